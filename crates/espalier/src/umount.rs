@@ -9,6 +9,7 @@ use crate::mounts::{self, MountEntry};
 use crate::ui;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_storage::{ErrorKind, FileDevice, FileOptions, OpenMode};
+use espalier_workspace::Processes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -24,6 +25,14 @@ const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 /// How often, and after which time, to look whether a killed server has ended.
 const KILLED_LOOKS: u32 = 300;
 const KILLED_WAIT: Duration = Duration::from_millis(10);
+
+/// How often, and after which time, to try again what is busy although no process works there: a
+/// program that looks at all mounts, as `df` does, holds each for a moment.
+const BUSY_TRIES: u32 = 20;
+const BUSY_WAIT: Duration = Duration::from_millis(100);
+
+/// How many processes a message names.
+const USERS_SHOWN: usize = 5;
 
 /// Runs the command.
 pub(crate) fn run(args: &Umount) -> Result<()> {
@@ -122,29 +131,57 @@ pub(crate) fn absolute(dir: &Path) -> Result<PathBuf> {
     Ok(parent.canonicalize().map_err(|_| missing())?.join(name))
 }
 
-/// Takes the mount out of the tree.
+/// Takes the mount out of the tree. While it is busy and no process works there, this tries again
+/// for a moment.
 pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<()> {
-    let busy = || {
-        anyhow!(
-            "{} is busy: a program has a file open or works there (fuser -vm {} lists them); end it, or use --lazy",
-            dir.display(),
-            dir.display()
-        )
-    };
+    for _ in 0..BUSY_TRIES {
+        if !is_busy_at_detach(dir, lazy)? {
+            return Ok(());
+        }
+        if let Some(named) = users(dir) {
+            bail!(
+                "{} is busy: {named} (fuser -vm {} says more); end what works there, or use --lazy",
+                dir.display(),
+                dir.display()
+            )
+        }
+        std::thread::sleep(BUSY_WAIT);
+    }
+    bail!(
+        "{} is busy: a program has a file open or works there (fuser -vm {} lists them), or something is mounted below it; end it, or use --lazy",
+        dir.display(),
+        dir.display()
+    )
+}
+
+/// The processes that work on a mount, for a message; `None` if none is found.
+fn users(dir: &Path) -> Option<String> {
+    let found = Processes::look(dir).ok()?.in_tree(dir);
+    let shown =
+        found.iter().take(USERS_SHOWN).map(|process| format!("{} ({})", process.command, process.pid));
+    let mut named = shown.collect::<Vec<_>>().join(", ");
+    if let Some(more) = found.len().checked_sub(USERS_SHOWN).filter(|more| *more > 0) {
+        named += &format!(" and {more} more");
+    }
+    (!named.is_empty()).then_some(named)
+}
+
+/// Tries to take the mount out of the tree; true if it is busy.
+fn is_busy_at_detach(dir: &Path, lazy: bool) -> Result<bool> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
-        Ok(()) => Ok(()),
-        Err(Errno::BUSY) => Err(busy()),
+        Ok(()) => Ok(false),
+        Err(Errno::BUSY) => Ok(true),
         // Not root: the set-uid helper knows which mounts are ours.
         Err(Errno::PERM) => {
             let mut command = Command::new("fusermount3");
             command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).stdin(Stdio::null());
             let out = command.output().context("fusermount3 cannot be run; install the package fuse3")?;
             if out.status.success() {
-                return Ok(());
+                return Ok(false);
             }
             let message = String::from_utf8_lossy(&out.stderr);
-            if message.contains("busy") { Err(busy()) } else { Err(anyhow!("{}", message.trim())) }
+            if message.contains("busy") { Ok(true) } else { Err(anyhow!("{}", message.trim())) }
         }
         Err(e) => Err(anyhow!(e).context(format!("{} cannot be unmounted", dir.display()))),
     }

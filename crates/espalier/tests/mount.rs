@@ -165,6 +165,8 @@ fn a_busy_mount_is_not_unmounted() {
     let place = Place::mounted("64M");
     let held = fs::File::create(place.dir.join("held")).unwrap();
     place.umount().refused(1, &["busy", "fuser"]);
+    // It says which process that is.
+    place.umount().refused(1, &[&format!("({})", std::process::id())]);
     held.write_all_at(b"works", 0).unwrap();
     // SIGTERM does not take it away either: the server makes everything durable and stays.
     let pid = place.server();
