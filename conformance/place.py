@@ -116,15 +116,24 @@ class Place:
     def down(self):
         """Unmounts in order, and waits until everything is durable."""
         umount = ["umount"] if self.mount == "ext4" else [self.program, "umount"]
-        # Processes that were killed may hold files for a moment.
+        self.unmount(umount, self.root, self.owner())
+
+    def down_inner(self, path):
+        """Unmounts what a suite has mounted below the directory."""
+        self.unmount(["umount"], path, "root")
+        self.inner.remove(path)
+
+    def unmount(self, umount, path, user):
+        # Processes that were killed may hold files for a moment, and so does one that looks at all
+        # mounts of the machine.
         for _ in range(50):
-            status, text = run([*umount, self.root], user=self.owner(), log=self.log)
+            status, text = run([*umount, path], user=user, log=self.log)
             if status == 0:
                 return
             if "busy" not in text:
                 break
             time.sleep(0.2)
-        raise Failure(f"the mount cannot be unmounted: {text}")
+        raise Failure(f"{path} cannot be unmounted: {text}")
 
     def remount(self):
         """Unmounts and mounts again: what is read afterwards comes from the device."""

@@ -8,7 +8,7 @@ the file system below were mounted anew.
 import pathlib
 import platform
 
-from process import Failure, check
+from process import Failure
 from suite import CLASSIC, DEVICE, FAILED, IMAGE, PASSED, WRITEBACK
 from suites.pjdfstest import Pjdfstest
 
@@ -77,16 +77,16 @@ class Overlay(Pjdfstest):
                 status, _ = place.run([*shell, script], cwd=merged)
                 cases[f"{name}: {case}"] = PASSED if status == 0 else FAILED
             before = place.run([*shell, LOOK], cwd=merged)
-            check(["umount", merged])
+            place.down_inner(merged)
             place.remount()
             self.mount(place, directory, options)
             same = before[0] == 0 and place.run([*shell, LOOK], cwd=merged) == before
             cases[f"{name}: the same after a remount"] = PASSED if same else FAILED
-            check(["umount", merged])
+            place.down_inner(merged)
         directory = place.dir / "p"
         for part in ("lower", "upper", "work", "merged"):
             (directory / part).mkdir(parents=True)
         merged = self.mount(place, directory, "")
         cases.update(self.run_in(place, merged))
-        check(["umount", merged])
+        place.down_inner(merged)
         return cases
