@@ -66,7 +66,9 @@ const SCENARIOS: &[Scenario] = &[
         run: ageing::git,
         curves: &[
             shape("ageing_grep", "Cold grep after pulls by git", "pulls", "seconds per GiB"),
+            shape("ageing_grep_reads", "Reads of the device meanwhile", "pulls", "reads per GiB"),
             shape("ageing_fresh_grep", "The same on a fresh file system", "pulls", "seconds per GiB"),
+            shape("ageing_fresh_reads", "Reads of the device meanwhile, fresh", "pulls", "reads per GiB"),
             shape("ageing_pulls_s", "All pulls", "pulls", "seconds"),
         ],
     },

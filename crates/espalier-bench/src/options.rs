@@ -142,14 +142,16 @@ impl Options {
             self.contenders.push(BOUND.into());
         }
         if self.quick {
+            let device = if self.suite == Suite::Workspaces { 1 << 30 } else { 2 << 30 };
             self.rounds = 1;
-            self.device_size = if self.suite == Suite::Workspaces { 1 << 30 } else { 2 << 30 };
-            self.file_size = 128 << 20;
-            self.overwrites = 5_000;
+            self.device_size = self.device_size.min(device);
+            self.file_size = self.file_size.min(128 << 20);
+            self.overwrites = self.overwrites.min(5_000);
             self.reads = self.reads.min(2_000);
             self.small_files = self.small_files.min(5_000);
-            self.appends = 200;
-            self.tree_bytes = 100 << 20;
+            self.appends = self.appends.min(200);
+            // 0 is all of it.
+            self.tree_bytes = self.tree_bytes.wrapping_sub(1).min((100 << 20) - 1) + 1;
             self.scale = self.scale.max(20);
         }
         self

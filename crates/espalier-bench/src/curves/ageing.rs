@@ -35,8 +35,9 @@ pub(super) fn git(bench: &mut Bench<'_>) -> Result<()> {
         bench.settle()?;
         seconds += started.elapsed().as_secs_f64();
         if pull % (pulls / SEARCHES).max(1) == 0 {
-            let cost = search(bench, "aged")?;
+            let (cost, reads) = search(bench, "aged")?;
             bench.point("ageing_grep", pull as f64, cost);
+            bench.point("ageing_grep_reads", pull as f64, reads);
         }
     }
     bench.point("ageing_pulls_s", pulls as f64, seconds);
@@ -45,20 +46,25 @@ pub(super) fn git(bench: &mut Bench<'_>) -> Result<()> {
     system::output(
         trees::git(&upstream).args(["clone", "--quiet", "--branch", &tag(pulls)]).arg(&upstream).arg(&fresh),
     )?;
-    let cost = search(bench, "fresh")?;
+    let (cost, reads) = search(bench, "fresh")?;
     bench.point("ageing_fresh_grep", pulls as f64, cost);
+    bench.point("ageing_fresh_reads", pulls as f64, reads);
     Ok(())
 }
 
-/// Seconds of a cold `grep -r` of the work tree for each gibibyte in it.
-fn search(bench: &mut Bench<'_>, name: &str) -> Result<f64> {
+/// Seconds, and reads of the device, of a cold `grep -r` of the work tree for each gibibyte in it.
+fn search(bench: &mut Bench<'_>, name: &str) -> Result<(f64, f64)> {
     let tree = bench.root().join(name);
     let bytes = total(&tree)?;
     bench.settle()?;
     bench.contender.remount_cold()?;
+    let before = bench.contender.counts()?;
     let started = Instant::now();
     drain("grep", &["-r", "--exclude-dir=.git", "cpu_to_be64"], &tree)?;
-    Ok(started.elapsed().as_secs_f64() / (bytes as f64 / f64::from(1 << 30)))
+    let seconds = started.elapsed().as_secs_f64();
+    let reads = bench.contender.counts()?.since(&before).reads;
+    let gibibytes = bytes as f64 / f64::from(1 << 30);
+    Ok((seconds / gibibytes, reads as f64 / gibibytes))
 }
 
 /// Bytes of all files of a work tree, without what git keeps.

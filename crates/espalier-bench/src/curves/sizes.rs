@@ -52,7 +52,8 @@ pub(super) fn files(bench: &mut Bench<'_>) -> Result<()> {
 pub(super) fn bytes(bench: &mut Bench<'_>) -> Result<()> {
     bench.contender.set_cache(CACHE);
     let largest = bench.count(64 << 30).min(bench.options.device_size / 10 * 7);
-    let mut length = (1 << 30).min(largest);
+    // Whole mebibytes.
+    let mut length = ((1 << 30).min(largest) >> 20).max(1) << 20;
     while length <= largest {
         bench.renew()?;
         let path = bench.root().join("file");
