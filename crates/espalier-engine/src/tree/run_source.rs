@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::RangeOps;
-use crate::model::key::KeyRange;
+use crate::model::key::{Key, KeyRange};
 use crate::model::view::View;
 use crate::pieces::PartCursor;
 use crate::tree::run::Run;
@@ -25,15 +25,51 @@ pub(crate) struct RunSource {
     messages: Messages,
     valid: bool,
     ascending: bool,
+    /// How far the walk is expected to go.
+    reach: Reach,
     /// Parts before this one were given to the device readahead.
     expected: usize,
 }
 
-/// How many parts a walk gives to the device readahead at a time.
-const EXPECTED_PARTS: usize = 64;
+/// How far a walk is expected to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Nothing is known: it has begun. Most walks are short.
+    Unknown,
+    /// It has left one part, and may go on for a while.
+    Near,
+    /// To the end, or for long.
+    Far,
+}
+
+impl Reach {
+    /// How many parts it gives to the device readahead at a time.
+    fn parts(self) -> usize {
+        match self {
+            Self::Unknown => 0,
+            Self::Near => NEAR_PARTS,
+            Self::Far => FAR_PARTS,
+        }
+    }
+
+    /// What is expected when it has gone as far as that.
+    pub(crate) fn next(self) -> Self {
+        if self == Self::Unknown { Self::Near } else { Self::Far }
+    }
+}
+
+/// See [`Reach`].
+const NEAR_PARTS: usize = 8;
+const FAR_PARTS: usize = 64;
 
 impl RunSource {
+    /// For a walk over all of the run.
     pub(crate) fn new(trees: Arc<Trees>, run: Arc<Run>, view: View) -> Self {
+        Self::reaching(trees, run, view, Reach::Far)
+    }
+
+    /// For a walk that is expected to go so far.
+    pub(crate) fn reaching(trees: Arc<Trees>, run: Arc<Run>, view: View, reach: Reach) -> Self {
         Self {
             trees,
             run,
@@ -45,6 +81,7 @@ impl RunSource {
             messages: Messages::new(),
             valid: false,
             ascending: true,
+            reach,
             expected: 0,
         }
     }
@@ -58,11 +95,17 @@ impl RunSource {
         Ok(())
     }
 
-    /// Says which parts a walk that leaves one will probably read. Once for so many parts.
+    /// Says which parts a walk that leaves one will probably read. Once for so many parts, of which
+    /// the reader itself reads the next one if no more are expected.
     fn expect_parts(&mut self) {
         let next = self.part + 1;
         if next >= self.expected {
-            self.expected = (next + EXPECTED_PARTS).min(self.run.parts.len());
+            self.expected = (next + self.reach.parts().max(1)).min(self.run.parts.len());
+            let expects = self.reach != Reach::Unknown;
+            self.reach = self.reach.next();
+            if !expects {
+                return;
+            }
             let parts = self.run.parts[next..self.expected].iter();
             self.trees.pieces.expect(parts.filter_map(|part| part.slot.place()).map(|part| part.handle.id()));
         }
@@ -242,5 +285,14 @@ impl Source for RunSource {
 
     fn has_ranges(&self) -> bool {
         !self.run.ranges.is_empty()
+    }
+
+    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
+        if self.run.ranges.is_empty() {
+            return None;
+        }
+        let start = self.view.inward(key)?;
+        let end = Some(self.run.ranges.deleted_upto(&start)?);
+        self.view.range_to_outer(&KeyRange { start, end }).end
     }
 }
