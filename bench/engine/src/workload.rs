@@ -36,10 +36,10 @@ pub(crate) struct Workload {
     pub(crate) is_load: bool,
     /// Each batch is synced.
     pub(crate) syncs_each: bool,
-    body: fn(&mut Run<'_>) -> Result<()>,
+    body: fn(&mut Run) -> Result<()>,
 }
 
-const fn on(set: &'static str, name: &'static str, body: fn(&mut Run<'_>) -> Result<()>) -> Workload {
+const fn on(set: &'static str, name: &'static str, body: fn(&mut Run) -> Result<()>) -> Workload {
     Workload { name, set, is_load: false, syncs_each: false, body }
 }
 
@@ -71,8 +71,8 @@ pub(crate) struct Load {
     pub(crate) budget: u64,
 }
 
-struct Run<'a> {
-    contender: &'a mut dyn Contender,
+struct Run {
+    contender: Box<dyn Contender>,
     meter: Meter,
     load: Load,
     random: Random,
@@ -89,14 +89,14 @@ pub(crate) fn run(workload: &Workload, name: &str, place: &Place, load: Load) ->
     }
     let mut random = Random(0x1234_5678_9abc_def1);
     let pool = (0..POOL_BYTES / 8).flat_map(|_| random.next().to_le_bytes()).collect();
-    let mut contender = contenders::open(name, place)?;
+    let contender = contenders::open(name, place)?;
     let meter = Meter::start()?;
     // Another sequence for each workload.
     let salt = workload.name.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31) + u64::from(byte));
     let random = Random(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut run = Run { contender: &mut *contender, meter, load, random, pool };
+    let mut run = Run { contender, meter, load, random, pool };
     (workload.body)(&mut run)?;
-    let mut meter = run.meter;
+    let Run { contender, mut meter, .. } = run;
     meter.done();
     contender.close()?;
     let figures = meter.finish(name, workload.name)?;
@@ -104,7 +104,7 @@ pub(crate) fn run(workload: &Workload, name: &str, place: &Place, load: Load) ->
     Ok(Some(figures).filter(|figures| figures.operations > 0))
 }
 
-impl Run<'_> {
+impl Run {
     fn insert_ordered(&mut self) -> Result<()> {
         self.write(self.load.values, |_, n| ordered(n))
     }

@@ -1,4 +1,4 @@
-//! fjall: no compression, half of the budget for blocks, half for memtables; two worker threads.
+//! fjall: no compression, half of the budget for blocks, a quarter for each memtable; two worker threads.
 //! The kernel's page cache comes on top.
 
 use super::{Contender, Place};
@@ -17,7 +17,6 @@ impl Fjall {
     pub(crate) fn open(place: &Place) -> Result<Self> {
         let database = Database::builder(&place.folder)
             .cache_size(place.budget / 2)
-            .max_write_buffer_size(Some(place.budget / 2))
             .journal_compression(CompressionType::None)
             .worker_threads(2)
             .open()?;

@@ -119,13 +119,16 @@ impl RunSource {
             let Some(cursor) = &mut self.cursor else { return Ok(()) };
             if cursor.valid()
                 && crate::model::key::before_end(cursor.key(), self.seen.bounds.end.as_deref())
-                && cursor.key().starts_with(&self.seen.from)
+                && begins_with(cursor.key(), &self.seen.from)
             {
                 fill_key(&mut self.key, &self.seen, cursor.key());
                 self.messages.clear();
-                while cursor.valid() && is_same(cursor.key(), &self.seen, &self.key) {
+                loop {
                     self.messages.push((cursor.msn(), cursor.op()));
                     cursor.next();
+                    if !cursor.valid() || !is_same(cursor.key(), &self.seen, &self.key) {
+                        break;
+                    }
                 }
                 self.valid = true;
                 return Ok(());
@@ -150,13 +153,16 @@ impl RunSource {
             let Some(cursor) = &mut self.cursor else { return Ok(()) };
             if cursor.valid()
                 && *self.seen.bounds.start <= *cursor.key()
-                && cursor.key().starts_with(&self.seen.from)
+                && begins_with(cursor.key(), &self.seen.from)
             {
                 fill_key(&mut self.key, &self.seen, cursor.key());
                 self.messages.clear();
-                while cursor.valid() && is_same(cursor.key(), &self.seen, &self.key) {
+                loop {
                     self.messages.push((cursor.msn(), cursor.op()));
                     cursor.prev();
+                    if !cursor.valid() || !is_same(cursor.key(), &self.seen, &self.key) {
+                        break;
+                    }
                 }
                 self.messages.reverse();
                 self.valid = true;
@@ -177,9 +183,17 @@ impl RunSource {
     }
 }
 
-/// True if `inner`, a key of a part, appears as `outer`.
+/// True if `key` begins with `prefix`, which mostly is empty.
+fn begins_with(key: &[u8], prefix: &[u8]) -> bool {
+    prefix.is_empty() || key.starts_with(prefix)
+}
+
+/// True if `inner`, a key of a part, appears as `outer`, which is one that does. For each entry of
+/// a walk: it compares bytes only where the lengths agree.
 fn is_same(inner: &[u8], seen: &View, outer: &[u8]) -> bool {
-    inner.strip_prefix(&*seen.from) == outer.strip_prefix(&*seen.to)
+    inner.len() + seen.to.len() == outer.len() + seen.from.len()
+        && inner.get(seen.from.len()..) == outer.get(seen.to.len()..)
+        && begins_with(inner, &seen.from)
 }
 
 /// `key` of a part in the key space of the reader.
