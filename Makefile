@@ -72,12 +72,19 @@ power-cut:
 	./scripts/power-cut $(or $(CUTS),20) $(or $(SEED),1)
 
 # Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick or
-# BENCH=workspaces. Needs root.
+# BENCH=workspaces. Needs root. BENCH=engine, with its options behind it, is the engine beside
+# RocksDB, redb, fjall and LMDB, which are built for it; for every user.
 bench:
+ifeq ($(firstword $(BENCH)),engine)
+	./scripts/install-deps build bench-engine
+	$(CARGO) build --release --locked --manifest-path bench/engine/Cargo.toml --target-dir $(TARGET)/bench
+	$(TARGET)/bench/release/engine-bench $(wordlist 2,$(words $(BENCH)),$(BENCH))
+else
 	./scripts/install-deps build bench
 	$(CARGO) build --release -p espalier-cli -p espalier-bench
 	$(CARGO) build --release -p espalier-fuse --example bound
 	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier --bound $(TARGET)/release/examples/bound $(BENCH)
+endif
 
 HELPERS := mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
 	umount.espalier umount.fuse.espalier umount.fuseblk.espalier

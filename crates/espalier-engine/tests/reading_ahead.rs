@@ -485,3 +485,93 @@ fn small_files_behind_large_ones_get_the_window_of_small_files() {
     assert!((40..=80).contains(&ahead), "{ahead} blocks of 64 KiB are there");
     store.close().unwrap();
 }
+
+/// A store of small values in the order of their keys, in leaves of many parts; nothing is cached.
+fn ordered() -> (Counted, Arc<Store>, IndexId) {
+    let device = Arc::new(CountingDevice::new(MemoryDevice::new(256 << 20)));
+    Store::format(device.clone(), environment(), &FormatOptions::default()).unwrap();
+    let store = open(&device);
+    let index = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+    for n in 0..SMALL_VALUES {
+        let mut batch = Batch::new();
+        batch.insert(index, &key(n), vec![n as u8; 100]);
+        store.commit(batch).unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    let store = open(&device);
+    (device, store, index)
+}
+
+const SMALL_VALUES: usize = 100_000;
+
+#[test]
+fn a_short_scan_reads_little_more_than_it_returns() {
+    const SCANS: usize = 40;
+    let (device, store, index) = ordered();
+    // The headers on the way.
+    store.get(index, &key(0)).unwrap();
+    let before = device.counts();
+    for n in 0..SCANS {
+        let range = KeyRange { start: key(n * SMALL_VALUES / SCANS).as_slice().into(), end: None };
+        let mut cursor = store.cursor(index, range).unwrap();
+        for _ in 0..100 {
+            cursor.next().unwrap().unwrap();
+        }
+        while store.read_ahead() {}
+    }
+    let read = device.counts().since(&before).reads.bytes / SCANS as u64;
+    assert!(read < 64 << 10, "{read} bytes for a hundred values of 100");
+}
+
+#[test]
+fn a_long_scan_reads_in_large_requests() {
+    let (device, store, index) = ordered();
+    let before = device.counts();
+    let mut cursor = store.cursor(index, KeyRange::all()).unwrap();
+    let mut count = 0;
+    while cursor.next().unwrap().is_some() {
+        count += 1;
+        while store.read_ahead() {}
+    }
+    assert_eq!(count, SMALL_VALUES);
+    let reads = device.counts().since(&before).reads;
+    assert!(reads.requests < 80, "{} requests for {} bytes", reads.requests, reads.bytes);
+}
+
+/// Bytes that a scan over all takes, and how many keys it finds.
+fn scan(device: &Counted, store: &Store, index: IndexId) -> (u64, usize) {
+    let before = device.counts();
+    let mut cursor = store.cursor(index, KeyRange::all()).unwrap();
+    let mut count = 0;
+    while cursor.next().unwrap().is_some() {
+        count += 1;
+        while store.read_ahead() {}
+    }
+    (device.counts().since(&before).reads.bytes, count)
+}
+
+#[test]
+fn a_scan_passes_deleted_ranges_unread() {
+    let (device, store, index) = ordered();
+    let (all, count) = scan(&device, &store, index);
+    assert_eq!(count, SMALL_VALUES);
+    // More ranges than are carried out at once: they wait above the leaves as messages.
+    let mut batch = Batch::new();
+    let range = |from: usize, to: usize| KeyRange {
+        start: key(from).as_slice().into(),
+        end: Some(key(to).as_slice().into()),
+    };
+    let (from, to) = (SMALL_VALUES / 10, SMALL_VALUES / 10 * 9);
+    batch.delete_range(index, range(from, to));
+    for n in 0..100 {
+        batch.delete_range(index, range(n * 10, n * 10 + 1));
+    }
+    store.commit(batch).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = open(&device);
+    let (left, count) = scan(&device, &store, index);
+    assert_eq!(count, SMALL_VALUES / 5 - 100);
+    assert!(left < all / 2, "{left} bytes instead of {all}");
+}

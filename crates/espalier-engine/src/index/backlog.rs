@@ -66,6 +66,11 @@ impl FlushBacklog {
         }
     }
 
+    /// Bytes on the heaviest edge of a root, when it was last looked at; 0 if none is heavy.
+    pub(crate) fn edge_bytes(&self) -> u64 {
+        self.edge_bytes.load(Ordering::Relaxed)
+    }
+
     /// So many bytes of large values wait on roots.
     pub(crate) fn note_values(&self, bytes: u64) {
         let most = (self.space.stats().free * BLOCK as u64 / VALUE_SHARE_OF_FREE).max(1);

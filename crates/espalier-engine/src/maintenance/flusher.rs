@@ -64,9 +64,26 @@ pub(crate) struct Flusher {
     pub(crate) memory: Arc<UnwrittenMemory>,
     pub(crate) pipeline: Arc<CommitPipeline>,
     pub(crate) checkpointer: Arc<Checkpointer>,
+    /// Bytes on one edge of a root beyond which it is flushed before anything else is absorbed.
+    pub(crate) dense_edge_bytes: u64,
 }
 
 impl Flusher {
+    /// Flushes the heaviest edge of a root if most of a memtable lies there, as with keys in order;
+    /// false if none is so heavy. Such messages are for few leaves: flushed at once, they are
+    /// written where they stay. Left until more has been absorbed, they would be merged with that,
+    /// and a checkpoint would write them above the leaves first.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub(crate) fn flush_dense(&self) -> Result<bool> {
+        let is_dense = self.backlog.edge_bytes() > self.dense_edge_bytes;
+        if !is_dense || self.backlog.is_refused() || self.accounting.is_low() {
+            return Ok(false);
+        }
+        self.flush_heaviest()
+    }
+
     /// Flushes the heaviest edge of the root that needs it most; false if there is none.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! Scheduler: background work in steps. Applying, writing the log ahead, absorbing, checkpointing,
-//! flushing, garbage collection, in this order of urgency.
+//! Scheduler: background work in steps. Applying, writing the log ahead, flushing what lies on one
+//! edge nearly whole, absorbing, checkpointing, flushing, garbage collection, in this order of
+//! urgency.
 //!
 //! Steps are taken by [worker threads](super::workers) where the environment has some, and
 //! otherwise by the caller that needs room or asks: so a simulation decides what happens when.
@@ -79,7 +80,8 @@ impl Scheduler {
             signal.note_progress();
             return Ok(true);
         }
-        if self.absorb_one()?
+        if self.flusher.flush_dense()?
+            || self.absorb_one()?
             || self.checkpoint_if_due()?
             || self.flusher.flush_heaviest()?
             || self.collector.step()?

@@ -241,6 +241,15 @@ impl Memtable {
         seen(self.inner.read().ranges.covering(key), upto).to_vec()
     }
 
+    /// A key behind `key` up to which a message up to `upto` deletes all that is older than the
+    /// memtable.
+    pub(crate) fn deleted_upto(&self, key: &[u8], upto: Msn) -> Option<Key> {
+        let inner = self.inner.read();
+        let deletes = |(_, op): &(Msn, RangeOp)| *op == RangeOp::Delete;
+        let is_seen = seen(inner.ranges.covering(key), upto).iter().any(deletes);
+        is_seen.then(|| inner.ranges.deleted_upto(key)).flatten()
+    }
+
     /// True if it holds range messages.
     pub(crate) fn has_ranges(&self) -> bool {
         !self.inner.read().ranges.is_empty()

@@ -5,6 +5,7 @@ use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::model::ids::Msn;
+use crate::model::key::Key;
 use crate::tree::source::{MessageSet, Source};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -99,6 +100,10 @@ impl Source for MemtableSource {
 
     fn has_ranges(&self) -> bool {
         self.has_ranges
+    }
+
+    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
+        if self.has_ranges { self.table.deleted_upto(key, self.upto) } else { None }
     }
 }
 

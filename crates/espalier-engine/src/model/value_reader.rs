@@ -14,6 +14,13 @@ pub(crate) trait ValueReader {
     fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
         wanted.iter().try_for_each(|w| self.read_value(&w.place, w.offset, &mut out[w.out.clone()]))
     }
+
+    /// All bytes of the value, which may stay in memory for the next caller.
+    fn read_whole(&self, at: &ValueRef) -> Result<Bytes> {
+        let mut bytes = vec![0; at.len as usize];
+        self.read_value(at, 0, &mut bytes)?;
+        Ok(bytes.into())
+    }
 }
 
 /// Bytes of a stored value that have still to be read, and where in a buffer they go.
@@ -90,6 +97,18 @@ pub(crate) fn load(value: &Value, reader: &dyn ValueReader) -> Result<Bytes> {
     let mut bytes = vec![0; value.len()];
     read_slice(value, reader, 0, &mut bytes)?;
     Ok(bytes.into())
+}
+
+/// The same for a caller that may soon want it again: what is read stays in memory.
+pub(crate) fn load_and_keep(value: &Value, reader: &dyn ValueReader) -> Result<Bytes> {
+    if let [segment] = value.segments()
+        && segment.bytes().is_none()
+        && let Some(place) = segment.place()
+        && place.len as usize <= MAX_VALUE
+    {
+        return reader.read_whole(&place);
+    }
+    load(value, reader)
 }
 
 /// Refuses to read: for values that are in memory by construction.

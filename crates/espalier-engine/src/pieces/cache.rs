@@ -1,32 +1,48 @@
-//! Piece cache: decoded nodes and parts stay in memory, within a budget in bytes.
+//! Piece cache: decoded nodes and parts stay in memory, and large values that were read whole,
+//! within a budget in bytes.
 //!
-//! The key is the piece id, which names one content for ever: an entry can be useless, never wrong.
+//! The key is the piece id, and for a value its place in the piece. An id names one content for
+//! ever: an entry can be useless, never wrong. A value of a value part that died is useless, and
+//! stays until it is evicted.
 
 use super::part::Part;
 use crate::{PieceId, Result};
+use bytes::Bytes;
 use quick_cache::sync::Cache as QuickCache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 use std::any::Any;
 use std::sync::Arc;
 
-/// A decoded piece.
+/// What is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum CacheKey {
+    /// A key-value part, or a node.
+    Piece(PieceId),
+    /// The large value that begins at this byte of a value part.
+    Value(PieceId, u32),
+}
+
+/// A decoded piece, or a value.
 #[derive(Clone)]
 pub(super) enum Cached {
     /// A key-value part.
     Part(Arc<Part>),
     /// A node, as the tree sees it, and the bytes it takes.
     Node(Arc<dyn Any + Send + Sync>, usize),
+    /// All bytes of a large value.
+    Value(Bytes),
 }
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<PieceId, Cached> for ByBytes {
-    fn weight(&self, _: &PieceId, entry: &Cached) -> u64 {
+impl Weighter<CacheKey, Cached> for ByBytes {
+    fn weight(&self, _: &CacheKey, entry: &Cached) -> u64 {
         // 128 bytes for the cache's own tables.
         128 + match entry {
             Cached::Part(part) => part.memory() as u64,
             Cached::Node(_, bytes) => *bytes as u64,
+            Cached::Value(bytes) => bytes.len() as u64,
         }
     }
 }
@@ -36,10 +52,10 @@ impl Weighter<PieceId, Cached> for ByBytes {
 #[derive(Clone)]
 struct DropUnlocked;
 
-impl Lifecycle<PieceId, Cached> for DropUnlocked {
+impl Lifecycle<CacheKey, Cached> for DropUnlocked {
     type RequestState = Vec<Cached>;
 
-    fn on_evict(&self, evicted: &mut Self::RequestState, _: PieceId, entry: Cached) {
+    fn on_evict(&self, evicted: &mut Self::RequestState, _: CacheKey, entry: Cached) {
         evicted.push(entry);
     }
 }
@@ -47,9 +63,9 @@ impl Lifecycle<PieceId, Cached> for DropUnlocked {
 /// The least capacity of one shard in bytes: entries that are heavier than a shard are not kept.
 const SHARD_BYTES: u64 = 8 << 20;
 
-/// Decoded pieces.
+/// Decoded pieces and values.
 pub(super) struct Cache {
-    entries: QuickCache<PieceId, Cached, ByBytes, DefaultHashBuilder, DropUnlocked>,
+    entries: QuickCache<CacheKey, Cached, ByBytes, DefaultHashBuilder, DropUnlocked>,
 }
 
 impl Cache {
@@ -79,20 +95,20 @@ impl Cache {
     }
 
     pub(super) fn contains(&self, id: PieceId) -> bool {
-        self.entries.contains_key(&id)
+        self.entries.contains_key(&CacheKey::Piece(id))
     }
 
-    /// What is kept under `id`, or what `load` gives; of many callers one loads, the others wait.
-    pub(super) fn get_or_load(&self, id: PieceId, load: impl FnOnce() -> Result<Cached>) -> Result<Cached> {
-        self.entries.get_or_insert_with(&id, load)
+    /// What is kept under `key`, or what `load` gives; of many callers one loads, the others wait.
+    pub(super) fn get_or_load(&self, key: CacheKey, load: impl FnOnce() -> Result<Cached>) -> Result<Cached> {
+        self.entries.get_or_insert_with(&key, load)
     }
 
     pub(super) fn insert(&self, id: PieceId, entry: Cached) {
-        self.entries.insert(id, entry);
+        self.entries.insert(CacheKey::Piece(id), entry);
     }
 
     pub(super) fn remove(&self, id: PieceId) {
-        self.entries.remove(&id);
+        self.entries.remove(&CacheKey::Piece(id));
     }
 
     /// Bytes kept, hits and misses.

@@ -33,10 +33,11 @@ pub(crate) use read::LEAST_DIRECT_BYTES;
 pub(crate) use values::Sums;
 
 use crate::device::GuardedDevice;
+use crate::model::value::ValueRef;
 use crate::space::Locator;
 use crate::{PieceId, Result};
 use bytes::Bytes;
-use cache::{Cache, Cached};
+use cache::{Cache, CacheKey, Cached};
 use read_ahead::{MAX_READ_AHEAD_BYTES, PieceReadahead};
 use std::any::Any;
 use std::sync::Arc;
@@ -107,9 +108,12 @@ impl Pieces {
     /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the
     /// device says.
     pub(crate) fn part(&self, id: PieceId) -> Result<Arc<Part>> {
-        match self.cache.get_or_load(id, || Ok(Cached::Part(Arc::new(self.read_part(id)?))))? {
+        match self
+            .cache
+            .get_or_load(CacheKey::Piece(id), || Ok(Cached::Part(Arc::new(self.read_part(id)?))))?
+        {
             Cached::Part(part) => Ok(part),
-            Cached::Node(..) => Err(frame::not_a(id, "key-value part")),
+            Cached::Node(..) | Cached::Value(_) => Err(frame::not_a(id, "key-value part")),
         }
     }
 
@@ -128,20 +132,41 @@ impl Pieces {
         id: PieceId,
         decode: impl FnOnce(u8, Bytes) -> Result<(Arc<T>, usize)>,
     ) -> Result<Arc<T>> {
-        let cached = self.cache.get_or_load(id, || {
+        let cached = self.cache.get_or_load(CacheKey::Piece(id), || {
             let (height, body) = self.read_node(id)?;
             let (node, bytes) = decode(height, body)?;
             Ok(Cached::Node(node, bytes))
         })?;
         match cached {
             Cached::Node(node, _) => node.downcast().map_err(|_| frame::not_a(id, "node")),
-            Cached::Part(_) => Err(frame::not_a(id, "node")),
+            Cached::Part(_) | Cached::Value(_) => Err(frame::not_a(id, "node")),
         }
     }
 
     /// Keeps a node that was just written, as long as there is room; it takes `bytes` in memory.
     pub(crate) fn keep_node<T: Any + Send + Sync>(&self, id: PieceId, node: Arc<T>, bytes: usize) {
         self.cache.insert(id, Cached::Node(node, bytes));
+    }
+
+    /// All of a stored value. It stays in memory, as long as there is room, unless it is long.
+    ///
+    /// # Errors
+    /// As for [`Self::read_value`].
+    pub(crate) fn value(&self, place: &ValueRef) -> Result<Bytes> {
+        let read = || {
+            let mut bytes = vec![0; place.len as usize];
+            self.read_value(place, 0, &mut bytes)?;
+            Ok(Bytes::from(bytes))
+        };
+        if place.len as usize >= LEAST_DIRECT_BYTES {
+            return read();
+        }
+        let key = CacheKey::Value(place.part.id(), place.offset);
+        match self.cache.get_or_load(key, || read().map(Cached::Value))? {
+            Cached::Value(bytes) if bytes.len() == place.len as usize => Ok(bytes),
+            // A reference to a part of a value that is kept, or to more than that.
+            _ => read(),
+        }
     }
 
     /// Gives up the memory of a piece that will not be asked for. A cached part has handles on its

@@ -405,4 +405,8 @@ impl ValueReader for Pieces {
     fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
         self.read_values(wanted, out)
     }
+
+    fn read_whole(&self, at: &ValueRef) -> Result<Bytes> {
+        self.value(at)
+    }
 }

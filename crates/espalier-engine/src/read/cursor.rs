@@ -10,8 +10,8 @@ use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::value::Value;
 use crate::model::value_reader::load;
 use crate::read::snapshot_index::SnapshotIndex;
-use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};
+use crate::tree::{Reach, Toward};
 use bytes::Bytes;
 use std::cell::Cell;
 
@@ -49,6 +49,8 @@ pub struct Cursor {
     range: KeyRange,
     gap: Gap,
     walk: Option<Walk>,
+    /// How far it is expected to go up, by how far it went.
+    reach: Reach,
 }
 
 /// Merged sources for the interval of one leaf, standing at the cursor's gap.
@@ -61,7 +63,7 @@ struct Walk {
 impl Cursor {
     pub(crate) fn new(index: SnapshotIndex, range: KeyRange) -> Self {
         let gap = Gap::Before(range.start.clone());
-        Self { index, range, gap, walk: None }
+        Self { index, range, gap, walk: None, reach: Reach::Unknown }
     }
 
     /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last
@@ -69,6 +71,7 @@ impl Cursor {
     pub fn seek(&mut self, key: &[u8]) {
         self.gap = Gap::Before(key.max(&self.range.start).into());
         self.walk = None;
+        self.reach = Reach::Unknown;
     }
 
     /// Goes behind the last entry.
@@ -133,7 +136,10 @@ impl Cursor {
                 .filter(|key| before_end_of(key, &walk.interval) && before_end_of(key, &self.range));
             let Some(key) = found else {
                 match &walk.interval.end {
-                    Some(end) if before_end_of(end, &self.range) => self.gap = Gap::Before(end.clone()),
+                    Some(end) if before_end_of(end, &self.range) => {
+                        self.gap = Gap::Before(end.clone());
+                        self.reach = self.reach.next();
+                    }
                     _ => {
                         self.gap = self.range.end.clone().map_or(Gap::End, Gap::Before);
                         return Ok(None);
@@ -143,6 +149,9 @@ impl Cursor {
             };
             let value = resolve(messages_at(&walk.merged, &key), &self.index)?;
             walk.merged.next_behind(&key)?;
+            if value.is_none() {
+                walk.merged.skip_deleted(&key)?;
+            }
             self.walk = Some(walk);
             match &mut self.gap {
                 // A long walk goes this way: without a new piece of memory for each key.
@@ -209,7 +218,7 @@ impl Cursor {
             Gap::After(key) => [&**key, &[0]].concat().into(),
             Gap::End => unreachable!("nothing lies behind the end"),
         };
-        let (interval, sources) = self.index.sources(Toward::Key(&start))?;
+        let (interval, sources) = self.index.sources(Toward::Key(&start), self.reach)?;
         let mut merged = Merged::new(sources);
         merged.seek(&start)?;
         Ok(Walk { interval, merged, ascending: true })
@@ -228,7 +237,7 @@ impl Cursor {
         if end.as_ref().is_some_and(|end| *end <= self.range.start) {
             return Ok(None);
         }
-        let (interval, sources) = self.index.sources(Toward::Before(end.as_deref()))?;
+        let (interval, sources) = self.index.sources(Toward::Before(end.as_deref()), Reach::Unknown)?;
         let mut merged = Merged::new(sources);
         let stop = if end_le(interval.end.as_deref(), end.as_deref()) { interval.end.clone() } else { end };
         merged.seek_before(stop.as_deref())?;

@@ -12,11 +12,11 @@ use crate::model::ids::{IndexId, Msn};
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::op::MergeFunctions;
 use crate::model::value::Value;
-use crate::model::value_reader::{ValueReader, load};
+use crate::model::value_reader::{ValueReader, load_and_keep};
 use crate::model::view::View;
 use crate::read::context::ReadContext;
 use crate::tree::source::{Source, ViewedSource};
-use crate::tree::{Descent, Suspects, Toward, find};
+use crate::tree::{Descent, Reach, Suspects, Toward, find};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl SnapshotIndex {
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let value = self.find(key)?.value(self.merge_functions(), self.reader())?;
-        value.map(|v| load(&v, self.reader())).transpose()
+        value.map(|v| load_and_keep(&v, self.reader())).transpose()
     }
 
     pub(crate) fn get_slice(&self, key: &[u8], offset: usize, out: &mut [u8]) -> Result<Option<usize>> {
@@ -201,8 +201,13 @@ impl SnapshotIndex {
         Ok(found)
     }
 
-    /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers.
-    pub(crate) fn sources(&self, toward: Toward<'_>) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
+    /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers; of a
+    /// walk that is expected to go as far as `reach` says.
+    pub(crate) fn sources(
+        &self,
+        toward: Toward<'_>,
+        reach: Reach,
+    ) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
         let mut segment = Segment { interval: KeyRange::all(), view: View::identity(), sources: Vec::new() };
         segment.add(&self.version.active, self.upto);
         for sealed in self.version.sealed.iter().rev() {
@@ -214,7 +219,7 @@ impl SnapshotIndex {
         let Segment { interval, view, mut sources } = segment;
         let Some(root) = &self.version.root.slot else { return Ok((interval, sources)) };
         let (trees, height) = (&self.context.trees, self.version.root.height);
-        let descent = Descent::new(trees, root, height, view, interval, toward)?;
+        let descent = Descent::new(trees, root, height, view, interval, toward, reach)?;
         sources.extend(descent.sources);
         Ok((descent.interval, sources))
     }

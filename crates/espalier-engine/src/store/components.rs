@@ -280,6 +280,7 @@ impl StoreBase {
             memory: self.index.memory.clone(),
             pipeline: pipeline.clone(),
             checkpointer: checkpointer.clone(),
+            dense_edge_bytes: (self.options.tuning.memtable / 2).max(2 * self.options.tuning.edge) as u64,
         }
     }
 

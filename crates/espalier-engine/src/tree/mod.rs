@@ -45,6 +45,7 @@ pub(crate) use ops::editor::TreeEditor;
 pub(crate) use ops::relocate::Relocation;
 pub(crate) use policy::TreePolicy;
 pub(crate) use query::{Descent, Toward, find};
+pub(crate) use run_source::Reach;
 pub(crate) use trees::Trees;
 pub(crate) use unflushable::UnflushableEdges;
 pub(crate) use write::Written;

@@ -8,7 +8,7 @@ use crate::model::op::Op;
 use crate::model::view::View;
 use crate::tree::node::{Body, Node, NodeSlot};
 use crate::tree::run::Run;
-use crate::tree::run_source::RunSource;
+use crate::tree::run_source::{Reach, RunSource};
 use crate::tree::source::Source;
 use crate::tree::trees::Trees;
 use std::sync::Arc;
@@ -71,6 +71,8 @@ fn find_in_run(trees: &Trees, run: &Run, key: &[u8], found: &mut KeyMessages) ->
 pub(crate) struct Descent {
     pub(crate) interval: KeyRange,
     pub(crate) sources: Vec<Box<dyn Source>>,
+    /// How far the walk is expected to go.
+    reach: Reach,
 }
 
 /// Which leaf a descent looks for.
@@ -83,7 +85,8 @@ pub(crate) enum Toward<'a> {
 }
 
 impl Descent {
-    /// Descends to one leaf of the tree that appears through `view` within `interval`.
+    /// Descends to one leaf of the tree that appears through `view` within `interval`, for a walk
+    /// that is expected to go as far as `reach` says.
     pub(crate) fn new(
         trees: &Arc<Trees>,
         root: &Arc<NodeSlot>,
@@ -91,8 +94,9 @@ impl Descent {
         mut view: View,
         interval: KeyRange,
         toward: Toward<'_>,
+        reach: Reach,
     ) -> Result<Self> {
-        let mut descent = Self { interval, sources: Vec::new() };
+        let mut descent = Self { interval, sources: Vec::new(), reach };
         let mut slot = root.clone();
         loop {
             let node = slot.load(trees, height)?;
@@ -127,7 +131,7 @@ impl Descent {
 
     fn add(&mut self, trees: &Arc<Trees>, run: Arc<Run>, view: &View) {
         if !run.is_empty() {
-            self.sources.push(Box::new(RunSource::new(trees.clone(), run, view.clone())));
+            self.sources.push(Box::new(RunSource::reaching(trees.clone(), run, view.clone(), self.reach)));
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::RangeOps;
-use crate::model::key::KeyRange;
+use crate::model::key::{Key, KeyRange};
 use crate::model::view::View;
 use crate::pieces::PartCursor;
 use crate::tree::run::Run;
@@ -25,15 +25,51 @@ pub(crate) struct RunSource {
     messages: Messages,
     valid: bool,
     ascending: bool,
+    /// How far the walk is expected to go.
+    reach: Reach,
     /// Parts before this one were given to the device readahead.
     expected: usize,
 }
 
-/// How many parts a walk gives to the device readahead at a time.
-const EXPECTED_PARTS: usize = 64;
+/// How far a walk is expected to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Nothing is known: it has begun. Most walks are short.
+    Unknown,
+    /// It has left one part, and may go on for a while.
+    Near,
+    /// To the end, or for long.
+    Far,
+}
+
+impl Reach {
+    /// How many parts it gives to the device readahead at a time.
+    fn parts(self) -> usize {
+        match self {
+            Self::Unknown => 0,
+            Self::Near => NEAR_PARTS,
+            Self::Far => FAR_PARTS,
+        }
+    }
+
+    /// What is expected when it has gone as far as that.
+    pub(crate) fn next(self) -> Self {
+        if self == Self::Unknown { Self::Near } else { Self::Far }
+    }
+}
+
+/// See [`Reach`].
+const NEAR_PARTS: usize = 8;
+const FAR_PARTS: usize = 64;
 
 impl RunSource {
+    /// For a walk over all of the run.
     pub(crate) fn new(trees: Arc<Trees>, run: Arc<Run>, view: View) -> Self {
+        Self::reaching(trees, run, view, Reach::Far)
+    }
+
+    /// For a walk that is expected to go so far.
+    pub(crate) fn reaching(trees: Arc<Trees>, run: Arc<Run>, view: View, reach: Reach) -> Self {
         Self {
             trees,
             run,
@@ -45,6 +81,7 @@ impl RunSource {
             messages: Messages::new(),
             valid: false,
             ascending: true,
+            reach,
             expected: 0,
         }
     }
@@ -58,11 +95,17 @@ impl RunSource {
         Ok(())
     }
 
-    /// Says which parts a walk that leaves one will probably read. Once for so many parts.
+    /// Says which parts a walk that leaves one will probably read. Once for so many parts, of which
+    /// the reader itself reads the next one if no more are expected.
     fn expect_parts(&mut self) {
         let next = self.part + 1;
         if next >= self.expected {
-            self.expected = (next + EXPECTED_PARTS).min(self.run.parts.len());
+            self.expected = (next + self.reach.parts().max(1)).min(self.run.parts.len());
+            let expects = self.reach != Reach::Unknown;
+            self.reach = self.reach.next();
+            if !expects {
+                return;
+            }
             let parts = self.run.parts[next..self.expected].iter();
             self.trees.pieces.expect(parts.filter_map(|part| part.slot.place()).map(|part| part.handle.id()));
         }
@@ -76,13 +119,16 @@ impl RunSource {
             let Some(cursor) = &mut self.cursor else { return Ok(()) };
             if cursor.valid()
                 && crate::model::key::before_end(cursor.key(), self.seen.bounds.end.as_deref())
-                && cursor.key().starts_with(&self.seen.from)
+                && begins_with(cursor.key(), &self.seen.from)
             {
                 fill_key(&mut self.key, &self.seen, cursor.key());
                 self.messages.clear();
-                while cursor.valid() && is_same(cursor.key(), &self.seen, &self.key) {
+                loop {
                     self.messages.push((cursor.msn(), cursor.op()));
                     cursor.next();
+                    if !cursor.valid() || !is_same(cursor.key(), &self.seen, &self.key) {
+                        break;
+                    }
                 }
                 self.valid = true;
                 return Ok(());
@@ -107,13 +153,16 @@ impl RunSource {
             let Some(cursor) = &mut self.cursor else { return Ok(()) };
             if cursor.valid()
                 && *self.seen.bounds.start <= *cursor.key()
-                && cursor.key().starts_with(&self.seen.from)
+                && begins_with(cursor.key(), &self.seen.from)
             {
                 fill_key(&mut self.key, &self.seen, cursor.key());
                 self.messages.clear();
-                while cursor.valid() && is_same(cursor.key(), &self.seen, &self.key) {
+                loop {
                     self.messages.push((cursor.msn(), cursor.op()));
                     cursor.prev();
+                    if !cursor.valid() || !is_same(cursor.key(), &self.seen, &self.key) {
+                        break;
+                    }
                 }
                 self.messages.reverse();
                 self.valid = true;
@@ -134,9 +183,17 @@ impl RunSource {
     }
 }
 
-/// True if `inner`, a key of a part, appears as `outer`.
+/// True if `key` begins with `prefix`, which mostly is empty.
+fn begins_with(key: &[u8], prefix: &[u8]) -> bool {
+    prefix.is_empty() || key.starts_with(prefix)
+}
+
+/// True if `inner`, a key of a part, appears as `outer`, which is one that does. For each entry of
+/// a walk: it compares bytes only where the lengths agree.
 fn is_same(inner: &[u8], seen: &View, outer: &[u8]) -> bool {
-    inner.strip_prefix(&*seen.from) == outer.strip_prefix(&*seen.to)
+    inner.len() + seen.to.len() == outer.len() + seen.from.len()
+        && inner.get(seen.from.len()..) == outer.get(seen.to.len()..)
+        && begins_with(inner, &seen.from)
 }
 
 /// `key` of a part in the key space of the reader.
@@ -242,5 +299,14 @@ impl Source for RunSource {
 
     fn has_ranges(&self) -> bool {
         !self.run.ranges.is_empty()
+    }
+
+    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
+        if self.run.ranges.is_empty() {
+            return None;
+        }
+        let start = self.view.inward(key)?;
+        let end = Some(self.run.ranges.deleted_upto(&start)?);
+        self.view.range_to_outer(&KeyRange { start, end }).end
     }
 }

@@ -38,6 +38,10 @@ pub(crate) trait Source: Send {
 
     /// True if it may hold range messages at all.
     fn has_ranges(&self) -> bool;
+
+    /// A key behind `key` up to which it deletes all that older sources have; `None` if it does
+    /// not, or if that is not known.
+    fn deleted_upto(&self, key: &[u8]) -> Option<Key>;
 }
 
 /// Messages of which a source can be made as often as one is needed: a sealed memtable.
@@ -121,6 +125,10 @@ impl Source for InsertsSource {
     fn has_ranges(&self) -> bool {
         false
     }
+
+    fn deleted_upto(&self, _: &[u8]) -> Option<Key> {
+        None
+    }
 }
 
 /// A source as it appears through a view.
@@ -193,6 +201,12 @@ impl Source for ViewedSource {
     fn has_ranges(&self) -> bool {
         self.inner.has_ranges()
     }
+
+    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
+        let start = self.view.inward(key)?;
+        let end = Some(self.inner.deleted_upto(&start)?);
+        self.view.range_to_outer(&KeyRange { start, end }).end
+    }
 }
 
 /// Several sources, newest first, as one: the union of their messages in key order.
@@ -256,6 +270,19 @@ impl Merged {
     /// Takes every source that stands on `key` one group further down.
     pub(crate) fn prev_before(&mut self, key: &[u8]) -> Result<()> {
         self.sources.iter_mut().filter(|s| s.key() == Some(key)).try_for_each(|s| s.prev())
+    }
+
+    /// Passes what older sources have behind `key` and a newer one deletes together with `key`.
+    pub(crate) fn skip_deleted(&mut self, key: &[u8]) -> Result<()> {
+        for newer in 0..self.sources.len() {
+            let Some(end) = self.sources[newer].deleted_upto(key) else { continue };
+            for older in &mut self.sources[newer + 1..] {
+                if older.key().is_some_and(|at| *at < *end) {
+                    older.seek(&end)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
 use crate::tree::part_slot::PartSlot;
 use crate::tree::query::{Descent, Toward};
 use crate::tree::run::{Run, ViewedPart};
+use crate::tree::run_source::Reach;
 use crate::tree::source::{Merged, MessageSet, Source};
 use crate::tree::trees::Trees;
 use crate::tree::write::references;
@@ -355,7 +356,7 @@ fn visible(
         let mut sources: Vec<Box<dyn Source>> = newer.map(|newer| newer.source()).into_iter().collect();
         if let Some(slot) = &root.slot {
             let (view, all) = (View::identity(), KeyRange::all());
-            let descent = Descent::new(trees, slot, root.height, view, all, Toward::Key(&start))?;
+            let descent = Descent::new(trees, slot, root.height, view, all, Toward::Key(&start), Reach::Far)?;
             interval = descent.interval.intersect(range);
             sources.extend(descent.sources);
         }

@@ -29,6 +29,7 @@ use crate::model::value::Value;
 use crate::model::view::View;
 use crate::tree::node::{Node, NodeSlot, Root, UNKNOWN_WEIGHT};
 use crate::tree::query::{Descent, Toward};
+use crate::tree::run_source::Reach;
 use crate::tree::source::{Inserts, Merged, before_end_of};
 use crate::tree::trees::Trees;
 use std::sync::Arc;
@@ -152,8 +153,8 @@ fn small_source(trees: &Arc<Trees>, root: &Root, prefix: &[u8]) -> Result<Option
     loop {
         let all = KeyRange::all();
         let toward = Toward::Key(&start);
-        let Descent { interval, sources } =
-            Descent::new(trees, slot, root.height, View::identity(), all, toward)?;
+        let Descent { interval, sources, .. } =
+            Descent::new(trees, slot, root.height, View::identity(), all, toward, Reach::Far)?;
         let mut merged = Merged::new(sources);
         merged.seek(&start)?;
         while let Some(key) =
