@@ -241,6 +241,19 @@ impl Memtable {
         seen(self.inner.read().ranges.covering(key), upto).to_vec()
     }
 
+    /// A range around `key` that range messages delete as a whole, as a snapshot at `upto` sees
+    /// them; `None` if they do not delete `key`.
+    pub(crate) fn deleted_around(&self, key: &[u8], upto: Msn) -> Option<KeyRange> {
+        let inner = self.inner.read();
+        let (range, ops) = inner.ranges.fragment_at(key)?;
+        seen(ops, upto).iter().any(|(_, op)| *op == RangeOp::Delete).then_some(range)
+    }
+
+    /// True if it holds range messages that cover keys in `range`.
+    pub(crate) fn has_ranges_in(&self, range: &KeyRange) -> bool {
+        self.inner.read().ranges.touches(range)
+    }
+
     /// True if it holds range messages.
     pub(crate) fn has_ranges(&self) -> bool {
         !self.inner.read().ranges.is_empty()

@@ -5,6 +5,7 @@ use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::model::ids::Msn;
+use crate::model::key::KeyRange;
 use crate::tree::source::{MessageSet, Source};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -99,6 +100,14 @@ impl Source for MemtableSource {
 
     fn has_ranges(&self) -> bool {
         self.has_ranges
+    }
+
+    fn deleted_around(&self, key: &[u8]) -> Option<KeyRange> {
+        self.table.deleted_around(key, self.upto)
+    }
+
+    fn narrow(&mut self, range: &KeyRange) {
+        self.has_ranges = self.has_ranges && self.table.has_ranges_in(range);
     }
 }
 

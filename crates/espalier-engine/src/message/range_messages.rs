@@ -137,6 +137,14 @@ impl RangeMessages {
         }
     }
 
+    /// The fragment that holds `key`, if some message covers that.
+    pub(crate) fn fragment_at(&self, key: &[u8]) -> Option<(KeyRange, &[(Msn, RangeOp)])> {
+        let upto = (std::ops::Bound::Unbounded, std::ops::Bound::Included(key));
+        let (start, (end, ops)) = self.fragments.range::<[u8], _>(upto).next_back()?;
+        let range = KeyRange { start: start.clone(), end: end.clone() };
+        range.contains(key).then_some((range, ops))
+    }
+
     /// All fragments in key order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyRange, &RangeOps)> {
         self.fragments
@@ -270,6 +278,9 @@ mod tests {
                 if !cut.is_empty() && messages.deletes_all_of(&cut) && cut.contains(key) {
                     prop_assert!(messages.covering(key).iter().any(|(_, op)| *op == RangeOp::Delete));
                 }
+                let around = messages.fragment_at(key);
+                prop_assert_eq!(around.as_ref().map_or(&[][..], |(_, ops)| ops), messages.covering(key));
+                prop_assert!(around.is_none_or(|(range, _)| range.contains(key)));
                 if cut.contains(key) && !messages.covering(key).is_empty() {
                     prop_assert!(messages.touches(&cut));
                 }

@@ -4,6 +4,7 @@ use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::RangeOps;
 use crate::model::key::KeyRange;
+use crate::model::op::RangeOp;
 use crate::model::view::View;
 use crate::pieces::PartCursor;
 use crate::tree::run::Run;
@@ -27,6 +28,8 @@ pub(crate) struct RunSource {
     ascending: bool,
     /// Parts before this one were given to the device readahead.
     expected: usize,
+    /// Some range message may cover a key that is asked for.
+    has_ranges: bool,
 }
 
 /// How many parts a walk gives to the device readahead at a time.
@@ -35,6 +38,7 @@ const EXPECTED_PARTS: usize = 64;
 impl RunSource {
     pub(crate) fn new(trees: Arc<Trees>, run: Arc<Run>, view: View) -> Self {
         Self {
+            has_ranges: !run.ranges.is_empty(),
             trees,
             run,
             view,
@@ -241,6 +245,15 @@ impl Source for RunSource {
     }
 
     fn has_ranges(&self) -> bool {
-        !self.run.ranges.is_empty()
+        self.has_ranges
+    }
+
+    fn deleted_around(&self, key: &[u8]) -> Option<KeyRange> {
+        let (range, ops) = self.run.ranges.fragment_at(&self.view.inward(key)?)?;
+        ops.iter().any(|(_, op)| *op == RangeOp::Delete).then(|| self.view.range_to_outer(&range))
+    }
+
+    fn narrow(&mut self, range: &KeyRange) {
+        self.has_ranges = self.has_ranges && self.run.ranges.touches(&self.view.range_inward(range));
     }
 }
