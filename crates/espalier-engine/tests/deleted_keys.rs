@@ -2,7 +2,8 @@
 //! to come to the leaves.
 
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Store, Tuning, Within};
-use espalier_storage::{SimulatedDevice, SimulatedEnvironment};
+use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,5 +89,83 @@ fn clones_of_a_range_full_of_deleted_keys_have_what_is_left() {
             std::iter::from_fn(|| cursor.next().unwrap()).map(|entry| entry.key.to_vec()).collect();
         assert_eq!(keys, [key(to, KEYS - 1)]);
         assert!(store.verify(&mut |_| ()).unwrap().problems.is_empty());
+    }
+}
+
+/// The entries of a range, read by a cursor upwards and downwards.
+fn entries(store: &Store, id: IndexId, range: &KeyRange) -> [Vec<(Vec<u8>, Vec<u8>)>; 2] {
+    let mut cursor = store.cursor(id, range.clone()).unwrap();
+    let mut up = Vec::new();
+    while let Some(entry) = cursor.next().unwrap() {
+        up.push((entry.key.to_vec(), cursor.read(&entry.value).unwrap().to_vec()));
+    }
+    let mut down = Vec::new();
+    while let Some(entry) = cursor.prev().unwrap() {
+        down.push((entry.key.to_vec(), cursor.read(&entry.value).unwrap().to_vec()));
+    }
+    down.reverse();
+    [up, down]
+}
+
+#[test]
+fn walks_that_skip_deleted_ranges_give_what_a_map_does() {
+    for seed in 0..12 {
+        let (store, id) = new_store();
+        let (mut random, mut model) = (Random::new(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
+        let prefix = |random: &mut Random| vec![*random.choose(b"abcd")];
+        let with_prefix = |model: &BTreeMap<Vec<u8>, Vec<u8>>, prefix: &[u8]| -> Vec<_> {
+            let all = model.iter().filter(|(key, _)| key.starts_with(prefix));
+            all.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        for step in 0..400u32 {
+            let mut batch = Batch::new();
+            match random.below(10) {
+                0..6 => {
+                    let prefix = prefix(&mut random);
+                    for _ in 0..random.below(20) {
+                        let key = [&prefix[..], format!("{:02}", random.below(100)).as_bytes()].concat();
+                        batch.insert(id, &key, step.to_le_bytes().to_vec());
+                        model.insert(key, step.to_le_bytes().to_vec());
+                    }
+                }
+                6..8 => {
+                    let start = key(std::str::from_utf8(&prefix(&mut random)).unwrap(), 0)[..1].to_vec();
+                    let (from, to) = (random.below(100), random.below(101));
+                    let border = |n: u64| [&start[..], format!("{n:02}").as_bytes()].concat();
+                    let range = KeyRange { start: border(from).into(), end: Some(border(to).into()) };
+                    batch.delete_range(id, range.clone());
+                    model.retain(|key, _| !range.contains(key));
+                }
+                _ => {
+                    let (from, to) = (prefix(&mut random), prefix(&mut random));
+                    if from == to {
+                        continue;
+                    }
+                    let moved = with_prefix(&model, &from);
+                    batch.move_range(id, &from, &to);
+                    model.retain(|key, _| !key.starts_with(&to) && !key.starts_with(&from));
+                    let renamed = |(key, value): (Vec<u8>, _)| ([&to[..], &key[1..]].concat(), value);
+                    model.extend(moved.into_iter().map(renamed));
+                }
+            }
+            store.commit(batch).unwrap();
+            if random.one_in(40) {
+                store.checkpoint().unwrap();
+            }
+            if random.one_in(4) {
+                let (start, end) = (prefix(&mut random), prefix(&mut random));
+                let range = match random.below(3) {
+                    0 => KeyRange::all(),
+                    1 => KeyRange::prefix(&start),
+                    _ => KeyRange { start: [&start[..], b"3"].concat().into(), end: Some(end.into()) },
+                };
+                let expected: Vec<_> = model.iter().filter(|(key, _)| range.contains(key)).collect();
+                for found in entries(&store, id, &range) {
+                    let found: Vec<_> = found.iter().map(|(key, value)| (key, value)).collect();
+                    assert_eq!(found, expected, "seed {seed}, step {step}, {range:?}");
+                }
+            }
+        }
+        assert!(store.verify(&mut |_| ()).unwrap().problems.is_empty(), "seed {seed}");
     }
 }

@@ -7,13 +7,19 @@
 //! process's own table of mounts.
 
 use crate::error::{AtPath, Result};
+use crate::parallel;
 use crate::process::Process;
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use rustix::path::Arg;
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirEntry, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A mount of the file system in question: which of its directories is seen where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,40 +44,14 @@ impl Processes {
     pub fn look(at: &Path) -> Result<Self> {
         let device = at.metadata().at(at)?.dev();
         let proc = Path::new("/proc");
-        let mut known = HashMap::new();
-        let mut this = Self { mounts: mounts_of(&proc.join("self"), device), uses: BTreeSet::new() };
         let own = std::process::id();
-        for entry in proc.read_dir().at(proc)?.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-                continue;
-            };
-            if pid.unsigned_abs() == own {
-                continue;
-            }
-            let dir = entry.path();
-            let namespace = dir.join("ns/mnt").read_link().ok();
-            let mounts: &Rc<[MountPoint]> =
-                known.entry(namespace).or_insert_with(|| mounts_of(&dir, device).into());
-            if !mounts.is_empty() {
-                this.add(pid, &dir, &Rc::clone(mounts));
-            }
-        }
-        Ok(this)
-    }
-
-    fn add(&mut self, pid: i32, dir: &Path, mounts: &[MountPoint]) {
-        let mut paths = used_paths(dir);
-        paths.retain(|path| mounts.iter().any(|mount| path.starts_with(&mount.at)));
-        if paths.is_empty() {
-            return;
-        }
-        let command = std::fs::read(dir.join("comm")).unwrap_or_default();
-        let command = String::from_utf8_lossy(command.trim_ascii()).into_owned();
-        for path in paths {
-            if let Some(within) = within(mounts, &path) {
-                self.uses.insert((within, Process { pid, command: command.clone() }));
-            }
-        }
+        let number = |entry: DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+        let pids = proc.read_dir().at(proc)?.flatten().filter_map(number);
+        let pids: Vec<i32> = pids.filter(|pid| pid.unsigned_abs() != own).collect();
+        let namespaces = Namespaces { device, known: Mutex::default() };
+        let uses = parallel::map(&pids, |pid| Ok(uses_of(*pid, &namespaces)))?;
+        let mounts = mounts_of(&proc.join("self"), device);
+        Ok(Self { mounts, uses: uses.into_iter().flatten().collect() })
     }
 
     /// The processes that work in the directory `dir`, an absolute path without symbolic links.
@@ -92,23 +72,79 @@ fn within(mounts: &[MountPoint], path: &Path) -> Option<PathBuf> {
     Some(mount.root.join(path.strip_prefix(&mount.at).ok()?))
 }
 
-/// The paths that a process uses, as it sees them. What it may not be asked for is left out.
-fn used_paths(dir: &Path) -> BTreeSet<PathBuf> {
-    let mut paths = BTreeSet::new();
-    for link in ["cwd", "root", "exe"] {
-        paths.extend(dir.join(link).read_link().ok());
+/// The mounts of the file system in the mount namespaces that were met.
+struct Namespaces {
+    device: u64,
+    known: Mutex<HashMap<Option<PathBuf>, Arc<[MountPoint]>>>,
+}
+
+impl Namespaces {
+    /// The mounts that a process sees, with its directory in proc(5) at `path`.
+    fn mounts(&self, dir: &OwnedFd, path: &Path) -> Arc<[MountPoint]> {
+        let namespace = link(dir, "ns/mnt");
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mounts) = known().get(&namespace) {
+            return Arc::clone(mounts);
+        }
+        let mounts: Arc<[MountPoint]> = mounts_of(path, self.device).into();
+        Arc::clone(known().entry(namespace).or_insert(mounts))
     }
-    if let Ok(open) = dir.join("fd").read_dir() {
-        paths.extend(open.flatten().filter_map(|entry| entry.path().read_link().ok()));
+}
+
+/// The paths within the file system that a process uses.
+fn uses_of(pid: i32, namespaces: &Namespaces) -> Vec<(PathBuf, Process)> {
+    let path = PathBuf::from(format!("/proc/{pid}"));
+    // It may have ended.
+    let Ok(dir) = openat(CWD, &path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
+        return Vec::new();
+    };
+    let mounts = namespaces.mounts(&dir, &path);
+    if mounts.is_empty() {
+        return Vec::new();
     }
-    let maps = std::fs::read(dir.join("maps")).unwrap_or_default();
+    let is_there = |path: &PathBuf| mounts.iter().any(|mount| path.starts_with(&mount.at));
+    let links = ["cwd", "root", "exe"].into_iter().filter_map(|name| link(&dir, name));
+    let mut paths: BTreeSet<PathBuf> = links.chain(open_files(&dir)).filter(is_there).collect();
+    let (maps, mut last) = (read(&dir, "maps"), &[][..]);
     for line in maps.split(|byte| *byte == b'\n') {
-        if let Some(at) = line.iter().position(|byte| *byte == b'/') {
-            paths.insert(unescape_mount_path(&line[at..]));
+        let Some(at) = line.iter().position(|byte| *byte == b'/') else { continue };
+        // The parts of one file follow each other.
+        if line[at..] != *last {
+            last = &line[at..];
+            paths.extend(Some(unescape_mount_path(last)).filter(is_there));
         }
     }
-    paths.retain(|path| path.is_absolute());
-    paths
+    if paths.is_empty() {
+        return Vec::new();
+    }
+    let command = String::from_utf8_lossy(read(&dir, "comm").trim_ascii()).into_owned();
+    let used = paths.iter().filter_map(|path| within(&mounts, path));
+    used.map(|path| (path, Process { pid, command: command.clone() })).collect()
+}
+
+/// What a link in a directory of proc(5) names, if the caller may know.
+fn link(dir: &OwnedFd, name: impl Arg) -> Option<PathBuf> {
+    let named = readlinkat(dir, name, Vec::new()).ok()?;
+    Some(OsString::from_vec(named.into_bytes()).into())
+}
+
+/// The paths of the files that a process has open.
+fn open_files(dir: &OwnedFd) -> Vec<PathBuf> {
+    let open = openat(dir, "fd", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let Ok(fds) = open else { return Vec::new() };
+    let Ok(listed) = Dir::read_from(&fds) else { return Vec::new() };
+    let named = listed.flatten().filter_map(|entry| link(&fds, entry.file_name()));
+    // What has no path, as a pipe, does not begin like one.
+    named.filter(|path| path.is_absolute()).collect()
+}
+
+/// What a file in a directory of proc(5) says, as far as the caller may read it.
+fn read(dir: &OwnedFd, name: &str) -> Vec<u8> {
+    let mut text = Vec::new();
+    if let Ok(file) = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = File::from(file).read_to_end(&mut text);
+    }
+    text
 }
 
 /// The mounts of a file system that a process sees; later ones lie above earlier ones.

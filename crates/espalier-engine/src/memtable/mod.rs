@@ -241,13 +241,17 @@ impl Memtable {
         seen(self.inner.read().ranges.covering(key), upto).to_vec()
     }
 
-    /// A key behind `key` up to which a message up to `upto` deletes all that is older than the
-    /// memtable.
-    pub(crate) fn deleted_upto(&self, key: &[u8], upto: Msn) -> Option<Key> {
+    /// A range around `key` that range messages delete as a whole, as a snapshot at `upto` sees
+    /// them; `None` if they do not delete `key`.
+    pub(crate) fn deleted_around(&self, key: &[u8], upto: Msn) -> Option<KeyRange> {
         let inner = self.inner.read();
-        let deletes = |(_, op): &(Msn, RangeOp)| *op == RangeOp::Delete;
-        let is_seen = seen(inner.ranges.covering(key), upto).iter().any(deletes);
-        is_seen.then(|| inner.ranges.deleted_upto(key)).flatten()
+        let (range, ops) = inner.ranges.fragment_at(key)?;
+        seen(ops, upto).iter().any(|(_, op)| *op == RangeOp::Delete).then_some(range)
+    }
+
+    /// True if it holds range messages that cover keys in `range`.
+    pub(crate) fn has_ranges_in(&self, range: &KeyRange) -> bool {
+        self.inner.read().ranges.touches(range)
     }
 
     /// True if it holds range messages.

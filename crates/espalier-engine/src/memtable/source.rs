@@ -5,7 +5,7 @@ use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::model::ids::Msn;
-use crate::model::key::Key;
+use crate::model::key::KeyRange;
 use crate::tree::source::{MessageSet, Source};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -102,8 +102,12 @@ impl Source for MemtableSource {
         self.has_ranges
     }
 
-    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
-        if self.has_ranges { self.table.deleted_upto(key, self.upto) } else { None }
+    fn deleted_around(&self, key: &[u8]) -> Option<KeyRange> {
+        self.table.deleted_around(key, self.upto)
+    }
+
+    fn narrow(&mut self, range: &KeyRange) {
+        self.has_ranges = self.has_ranges && self.table.has_ranges_in(range);
     }
 }
 

@@ -137,13 +137,12 @@ impl RangeMessages {
         }
     }
 
-    /// The end of the fragment around `key`, if it deletes what is older: up to there all is
-    /// deleted. `None` also if it has no end.
-    pub(crate) fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
+    /// The fragment that holds `key`, if some message covers that.
+    pub(crate) fn fragment_at(&self, key: &[u8]) -> Option<(KeyRange, &[(Msn, RangeOp)])> {
         let upto = (std::ops::Bound::Unbounded, std::ops::Bound::Included(key));
-        let (_, (end, ops)) = self.fragments.range::<[u8], _>(upto).next_back()?;
-        let end = end.as_ref().filter(|end| *key < ***end)?;
-        ops.iter().any(|(_, op)| *op == RangeOp::Delete).then(|| end.clone())
+        let (start, (end, ops)) = self.fragments.range::<[u8], _>(upto).next_back()?;
+        let range = KeyRange { start: start.clone(), end: end.clone() };
+        range.contains(key).then_some((range, ops))
     }
 
     /// All fragments in key order.
@@ -279,18 +278,9 @@ mod tests {
                 if !cut.is_empty() && messages.deletes_all_of(&cut) && cut.contains(key) {
                     prop_assert!(messages.covering(key).iter().any(|(_, op)| *op == RangeOp::Delete));
                 }
-                match messages.deleted_upto(key) {
-                    Some(end) => {
-                        let upto = KeyRange { start: key.clone(), end: Some(end) };
-                        prop_assert!(!upto.is_empty() && messages.deletes_all_of(&upto));
-                    }
-                    None => {
-                        let mut fragments = messages.iter();
-                        let deletes = |ops: &RangeOps| ops.iter().any(|(_, op)| *op == RangeOp::Delete);
-                        let around = fragments.find(|(range, ops)| range.contains(key) && deletes(ops));
-                        prop_assert!(around.is_none_or(|(range, _)| range.end.is_none()));
-                    }
-                }
+                let around = messages.fragment_at(key);
+                prop_assert_eq!(around.as_ref().map_or(&[][..], |(_, ops)| ops), messages.covering(key));
+                prop_assert!(around.is_none_or(|(range, _)| range.contains(key)));
                 if cut.contains(key) && !messages.covering(key).is_empty() {
                     prop_assert!(messages.touches(&cut));
                 }

@@ -35,6 +35,10 @@ pub enum Within {
     GaveUp,
 }
 
+/// So many deleted keys are passed before it is looked for what deletes them: to pass a few takes
+/// less.
+const PASSED_BEFORE_SKIP: u32 = 4;
+
 /// The place between two keys where a cursor stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Gap {
@@ -89,7 +93,7 @@ impl Cursor {
     pub fn next(&mut self) -> Result<Option<Entry>> {
         let resolve =
             |found: KeyMessages, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
-        Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
+        Ok(self.advance(true, resolve)?.map(|(key, value)| Entry { key, value }))
     }
 
     /// As [`Cursor::next`], but gives up at the first of more than `most` keys in a row that were
@@ -104,7 +108,7 @@ impl Cursor {
             passed.set(passed.get() + usize::from(value.is_none()));
             Ok((value.is_some() || passed.get() > most).then_some(value))
         };
-        Ok(match self.advance(resolve)? {
+        Ok(match self.advance(false, resolve)? {
             Some((key, Some(value))) => Within::Entry(Entry { key, value }),
             Some((_, None)) => Within::GaveUp,
             None => Within::End,
@@ -114,43 +118,42 @@ impl Cursor {
     /// The next key that has messages, with what `look` makes of them. Reads no values, and may
     /// give keys that have none.
     pub(crate) fn next_with<T>(&mut self, look: impl Fn(KeyMessages) -> T) -> Result<Option<(Key, T)>> {
-        self.advance(|found, _| Ok(Some(look(found))))
+        self.advance(false, |found, _| Ok(Some(look(found))))
     }
 
-    /// Goes on to the next key of whose messages `resolve` makes something.
+    /// Goes on to the next key of whose messages `resolve` makes something. If it `skips`, keys
+    /// that a range message deletes are not all looked at.
     fn advance<T>(
         &mut self,
+        skips: bool,
         resolve: impl Fn(KeyMessages, &SnapshotIndex) -> Result<Option<T>>,
     ) -> Result<Option<(Key, T)>> {
+        let mut passed = 0u32;
         loop {
             if self.range.is_empty() || self.gap == Gap::End {
                 return Ok(None);
             }
             let mut walk = match self.walk.take().filter(|w| w.ascending) {
                 Some(walk) => walk,
-                None => self.ascend()?,
-            };
-            let found = walk
-                .merged
-                .smallest()
-                .filter(|key| before_end_of(key, &walk.interval) && before_end_of(key, &self.range));
-            let Some(key) = found else {
-                match &walk.interval.end {
-                    Some(end) if before_end_of(end, &self.range) => {
-                        self.gap = Gap::Before(end.clone());
-                        self.reach = self.reach.next();
-                    }
-                    _ => {
-                        self.gap = self.range.end.clone().map_or(Gap::End, Gap::Before);
+                None => match self.ascend()? {
+                    Some(walk) => walk,
+                    None => {
+                        self.seek_to_end();
                         return Ok(None);
                     }
-                }
+                },
+            };
+            let found = walk.merged.smallest().filter(|key| before_end_of(key, &walk.interval));
+            let Some(key) = found else {
+                self.gap = walk.interval.end.clone().map_or(Gap::End, Gap::Before);
+                self.reach = self.reach.next();
                 continue;
             };
             let value = resolve(messages_at(&walk.merged, &key), &self.index)?;
             walk.merged.next_behind(&key)?;
-            if value.is_none() {
-                walk.merged.skip_deleted(&key)?;
+            passed += u32::from(value.is_none());
+            if skips && value.is_none() && passed.is_multiple_of(PASSED_BEFORE_SKIP) {
+                walk.merged.skip_deleted(&key, &walk.interval)?;
             }
             self.walk = Some(walk);
             match &mut self.gap {
@@ -183,13 +186,9 @@ impl Cursor {
                     None => return Ok(None),
                 },
             };
-            let found =
-                walk.merged.largest().filter(|key| walk.interval.start <= *key && self.range.start <= *key);
+            let found = walk.merged.largest().filter(|key| walk.interval.start <= *key);
             let Some(key) = found else {
-                self.gap = Gap::Before(walk.interval.start.clone().max(self.range.start.clone()));
-                if walk.interval.start <= self.range.start {
-                    return Ok(None);
-                }
+                self.gap = Gap::Before(walk.interval.start.clone());
                 continue;
             };
             let value = self.resolve(&walk.merged, &key)?;
@@ -210,18 +209,21 @@ impl Cursor {
         load(value, self.index.reader())
     }
 
-    /// A walk upward from the gap.
-    fn ascend(&self) -> Result<Walk> {
+    /// A walk upward from the gap; `None` at the end of the range.
+    fn ascend(&self) -> Result<Option<Walk>> {
         let start = match &self.gap {
             Gap::Before(key) => key.clone(),
             // The smallest key behind `key`.
             Gap::After(key) => [&**key, &[0]].concat().into(),
             Gap::End => unreachable!("nothing lies behind the end"),
         };
-        let (interval, sources) = self.index.sources(Toward::Key(&start), self.reach)?;
+        if !before_end_of(&start, &self.range) {
+            return Ok(None);
+        }
+        let (interval, sources) = self.index.sources(&self.range, Toward::Key(&start), self.reach)?;
         let mut merged = Merged::new(sources);
         merged.seek(&start)?;
-        Ok(Walk { interval, merged, ascending: true })
+        Ok(Some(Walk { interval, merged, ascending: true }))
     }
 
     /// A walk downward from the gap; `None` at the start of the range.
@@ -237,7 +239,8 @@ impl Cursor {
         if end.as_ref().is_some_and(|end| *end <= self.range.start) {
             return Ok(None);
         }
-        let (interval, sources) = self.index.sources(Toward::Before(end.as_deref()), Reach::Unknown)?;
+        let (interval, sources) =
+            self.index.sources(&self.range, Toward::Before(end.as_deref()), Reach::Unknown)?;
         let mut merged = Merged::new(sources);
         let stop = if end_le(interval.end.as_deref(), end.as_deref()) { interval.end.clone() } else { end };
         merged.seek_before(stop.as_deref())?;

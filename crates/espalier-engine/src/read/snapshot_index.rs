@@ -201,14 +201,15 @@ impl SnapshotIndex {
         Ok(found)
     }
 
-    /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers; of a
-    /// walk that is expected to go as far as `reach` says.
+    /// Sources, newest first, for the part of `range` in which `toward` lies and that one leaf
+    /// covers; of a walk that is expected to go as far as `reach` says.
     pub(crate) fn sources(
         &self,
+        range: &KeyRange,
         toward: Toward<'_>,
         reach: Reach,
     ) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
-        let mut segment = Segment { interval: KeyRange::all(), view: View::identity(), sources: Vec::new() };
+        let mut segment = Segment { interval: range.clone(), view: View::identity(), sources: Vec::new() };
         segment.add(&self.version.active, self.upto);
         for sealed in self.version.sealed.iter().rev() {
             match &sealed.layer {
@@ -217,12 +218,18 @@ impl SnapshotIndex {
             }
         }
         let Segment { interval, view, mut sources } = segment;
-        let Some(root) = &self.version.root.slot else { return Ok((interval, sources)) };
+        let Some(root) = &self.version.root.slot else { return Ok(narrowed(interval, sources)) };
         let (trees, height) = (&self.context.trees, self.version.root.height);
         let descent = Descent::new(trees, root, height, view, interval, toward, reach)?;
         sources.extend(descent.sources);
-        Ok((descent.interval, sources))
+        Ok(narrowed(descent.interval, sources))
     }
+}
+
+/// The sources for a reader of keys in the interval.
+fn narrowed(interval: KeyRange, mut sources: Vec<Box<dyn Source>>) -> (KeyRange, Vec<Box<dyn Source>>) {
+    sources.iter_mut().for_each(|source| source.narrow(&interval));
+    (interval, sources)
 }
 
 /// On the way down through the layers of a version: an interval all of whose keys every clone

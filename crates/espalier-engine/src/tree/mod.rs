@@ -23,6 +23,7 @@ mod query;
 mod run;
 mod run_cuts;
 mod run_source;
+mod run_sums;
 pub(crate) mod source;
 mod trees;
 mod unflushable;

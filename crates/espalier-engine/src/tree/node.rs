@@ -5,7 +5,6 @@
 //! version writes the node for all of them.
 
 use crate::lock_order::{RankedRwLock, rank};
-use crate::message::range_messages::RangeMessages;
 use crate::model::key::{Key, KeyRange, lift};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
@@ -164,7 +163,7 @@ impl Edge {
 
     /// Bytes of large values on their way to the child.
     pub(crate) fn pending_values(&self) -> u64 {
-        self.runs.iter().flat_map(|r| &r.parts).map(|p| p.slot.summary.value_bytes).sum()
+        self.runs.iter().map(|r| r.value_bytes()).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -200,7 +199,13 @@ impl Child {
     /// what changes there can be changed in the node's own key space, without translating the
     /// header.
     pub(super) fn lifts_all_of(&self, range: &KeyRange) -> bool {
-        self.view.from.is_empty() && !self.is_bounded() && KeyRange::prefix(&self.view.to).covers(range)
+        self.is_behind_prefix() && KeyRange::prefix(&self.view.to).covers(range)
+    }
+
+    /// True if the node is shown whole behind a prefix: what it has in a range can be told in its
+    /// own key space, without translating the header.
+    pub(super) fn is_behind_prefix(&self) -> bool {
+        self.view.from.is_empty() && !self.is_bounded()
     }
 
     /// True if not all of the node is shown, as it could not be read when it was to be taken apart
@@ -221,7 +226,7 @@ impl Node {
     }
 
     pub(crate) fn leaf(parts: Vec<Arc<ViewedPart>>) -> Node {
-        Node { height: 0, body: Body::Leaf(Arc::new(Run { parts, ranges: RangeMessages::default() })) }
+        Node { height: 0, body: Body::Leaf(Arc::new(Run::of_parts(parts))) }
     }
 
     /// See [`Child::weight`].

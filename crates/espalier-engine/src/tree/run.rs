@@ -5,6 +5,7 @@ use crate::message::range_messages::RangeMessages;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::view::View;
 use crate::tree::part_slot::PartSlot;
+use crate::tree::run_sums::{RunSums, Weight};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub(crate) struct Run {
     /// other as they are.
     pub(crate) parts: Vec<Arc<ViewedPart>>,
     pub(crate) ranges: RangeMessages,
+    /// Of the parts, once the run is part of a node.
+    pub(super) sums: RunSums,
 }
 
 /// A part as it appears in a node.
@@ -97,19 +100,42 @@ fn just_behind(key: &[u8]) -> Key {
 }
 
 impl Run {
+    pub(crate) fn new(parts: Vec<Arc<ViewedPart>>, ranges: RangeMessages) -> Self {
+        Self { parts, ranges, sums: RunSums::default() }
+    }
+
+    /// With parts alone.
+    pub(crate) fn of_parts(parts: Vec<Arc<ViewedPart>>) -> Self {
+        Self::new(parts, RangeMessages::default())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.ranges.is_empty()
     }
 
     /// Bytes of its parts, values and range messages.
     pub(crate) fn weight(&self) -> u64 {
-        self.parts.iter().map(|p| p.slot.weight()).sum::<u64>() + self.ranges.memory() as u64
+        let parts = self.parts_weight();
+        parts.bytes + parts.value_bytes + self.ranges.memory() as u64
     }
 
     /// The same without values.
     pub(super) fn message_bytes(&self) -> u64 {
-        let parts: u64 = self.parts.iter().map(|p| u64::from(p.slot.summary.bytes)).sum();
-        parts + self.ranges.memory() as u64
+        self.parts_weight().bytes + self.ranges.memory() as u64
+    }
+
+    /// Bytes of its large values.
+    pub(super) fn value_bytes(&self) -> u64 {
+        self.parts_weight().value_bytes
+    }
+
+    fn parts_weight(&self) -> Weight {
+        self.sums.weight(|| {
+            self.parts.iter().map(|part| &part.slot.summary).fold(Weight::default(), |sum, part| Weight {
+                bytes: sum.bytes + u64::from(part.bytes),
+                value_bytes: sum.value_bytes + part.value_bytes,
+            })
+        })
     }
 
     /// This run as seen through `view`.
@@ -120,7 +146,7 @@ impl Run {
         if !in_place && !ranges.is_empty() {
             ranges = ranges.map_ranges(|range| view.range_to_outer(range));
         }
-        Run { parts, ranges }
+        Run::new(parts, ranges)
     }
 
     /// The same, in one piece with this run if that shows no more.
@@ -190,6 +216,7 @@ impl Run {
 
     /// Appends a run; all its keys are larger.
     pub(super) fn append(&mut self, other: &Run) {
+        self.sums = RunSums::default();
         self.parts.extend(other.parts.iter().cloned());
         for (range, ops) in other.ranges.iter() {
             self.ranges.push_fragment(range, ops.clone());

@@ -29,7 +29,7 @@ pub(crate) fn runs_with_keys_in(trees: &Trees, runs: &[Arc<Run>], range: &KeyRan
         let parts: Vec<_> = run.parts.iter().filter(has_some).cloned().collect();
         match parts.len() == run.parts.len() {
             true => run,
-            false => Arc::new(Run { parts, ranges: run.ranges.clone() }),
+            false => Arc::new(Run::new(parts, run.ranges.clone())),
         }
     };
     runs_within(runs, range).into_iter().map(with_keys).filter(|run| !run.is_empty()).collect()

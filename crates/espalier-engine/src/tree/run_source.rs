@@ -3,7 +3,8 @@
 use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::RangeOps;
-use crate::model::key::{Key, KeyRange};
+use crate::model::key::KeyRange;
+use crate::model::op::RangeOp;
 use crate::model::view::View;
 use crate::pieces::PartCursor;
 use crate::tree::run::Run;
@@ -29,6 +30,8 @@ pub(crate) struct RunSource {
     reach: Reach,
     /// Parts before this one were given to the device readahead.
     expected: usize,
+    /// Some range message may cover a key that is asked for.
+    has_ranges: bool,
 }
 
 /// How far a walk is expected to go.
@@ -71,6 +74,7 @@ impl RunSource {
     /// For a walk that is expected to go so far.
     pub(crate) fn reaching(trees: Arc<Trees>, run: Arc<Run>, view: View, reach: Reach) -> Self {
         Self {
+            has_ranges: !run.ranges.is_empty(),
             trees,
             run,
             view,
@@ -298,15 +302,15 @@ impl Source for RunSource {
     }
 
     fn has_ranges(&self) -> bool {
-        !self.run.ranges.is_empty()
+        self.has_ranges
     }
 
-    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
-        if self.run.ranges.is_empty() {
-            return None;
-        }
-        let start = self.view.inward(key)?;
-        let end = Some(self.run.ranges.deleted_upto(&start)?);
-        self.view.range_to_outer(&KeyRange { start, end }).end
+    fn deleted_around(&self, key: &[u8]) -> Option<KeyRange> {
+        let (range, ops) = self.run.ranges.fragment_at(&self.view.inward(key)?)?;
+        ops.iter().any(|(_, op)| *op == RangeOp::Delete).then(|| self.view.range_to_outer(&range))
+    }
+
+    fn narrow(&mut self, range: &KeyRange) {
+        self.has_ranges = self.has_ranges && self.run.ranges.touches(&self.view.range_inward(range));
     }
 }

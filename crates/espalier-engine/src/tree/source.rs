@@ -36,12 +36,16 @@ pub(crate) trait Source: Send {
     /// The range messages that cover `key`, oldest first.
     fn ranges(&self, key: &[u8]) -> RangeOps;
 
-    /// True if it may hold range messages at all.
+    /// True if it may hold range messages that cover a key which is asked for.
     fn has_ranges(&self) -> bool;
 
-    /// A key behind `key` up to which it deletes all that older sources have; `None` if it does
-    /// not, or if that is not known.
-    fn deleted_upto(&self, key: &[u8]) -> Option<Key>;
+    /// A range around `key` that range messages delete as a whole; `None` if they do not delete
+    /// `key`.
+    fn deleted_around(&self, key: &[u8]) -> Option<KeyRange>;
+
+    /// From now on range messages are asked for keys in `range` only: those elsewhere are not
+    /// looked at for each key.
+    fn narrow(&mut self, range: &KeyRange);
 }
 
 /// Messages of which a source can be made as often as one is needed: a sealed memtable.
@@ -126,9 +130,11 @@ impl Source for InsertsSource {
         false
     }
 
-    fn deleted_upto(&self, _: &[u8]) -> Option<Key> {
+    fn deleted_around(&self, _: &[u8]) -> Option<KeyRange> {
         None
     }
+
+    fn narrow(&mut self, _: &KeyRange) {}
 }
 
 /// A source as it appears through a view.
@@ -202,10 +208,13 @@ impl Source for ViewedSource {
         self.inner.has_ranges()
     }
 
-    fn deleted_upto(&self, key: &[u8]) -> Option<Key> {
-        let start = self.view.inward(key)?;
-        let end = Some(self.inner.deleted_upto(&start)?);
-        self.view.range_to_outer(&KeyRange { start, end }).end
+    fn deleted_around(&self, key: &[u8]) -> Option<KeyRange> {
+        let deleted = self.inner.deleted_around(&self.view.inward(key)?)?;
+        Some(self.view.range_to_outer(&deleted))
+    }
+
+    fn narrow(&mut self, range: &KeyRange) {
+        self.inner.narrow(&self.view.range_inward(range));
     }
 }
 
@@ -262,6 +271,31 @@ impl Merged {
         }
     }
 
+    /// The point messages for `key` of each source, from newest to oldest.
+    pub(crate) fn points<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = &'a Messages> {
+        self.sources.iter().filter(move |s| s.key() == Some(key)).map(|s| s.messages())
+    }
+
+    /// Takes what range messages of newer sources delete around `key` from the way up of a walk
+    /// through `interval`: otherwise a walk through what was moved away passes every key of it.
+    pub(crate) fn skip_deleted(&mut self, key: &[u8], interval: &KeyRange) -> Result<()> {
+        let mut newer = 0;
+        while let Some(source) = self.sources.get(newer) {
+            newer += 1;
+            let deleted = if source.has_ranges() { source.deleted_around(key) } else { None };
+            match deleted.map(|range| range.end) {
+                None => {}
+                Some(Some(end)) if before_end_of(&end, interval) => {
+                    let passed = |s: &&mut Box<dyn Source>| s.key().is_some_and(|at| *at < *end);
+                    self.sources[newer..].iter_mut().filter(passed).try_for_each(|s| s.seek(&end))?;
+                }
+                // What cannot be read behind the interval does not concern the walk.
+                Some(_) => self.sources.truncate(newer),
+            }
+        }
+        Ok(())
+    }
+
     /// Takes every source that stands on `key` one group further up.
     pub(crate) fn next_behind(&mut self, key: &[u8]) -> Result<()> {
         self.sources.iter_mut().filter(|s| s.key() == Some(key)).try_for_each(|s| s.next())
@@ -270,19 +304,6 @@ impl Merged {
     /// Takes every source that stands on `key` one group further down.
     pub(crate) fn prev_before(&mut self, key: &[u8]) -> Result<()> {
         self.sources.iter_mut().filter(|s| s.key() == Some(key)).try_for_each(|s| s.prev())
-    }
-
-    /// Passes what older sources have behind `key` and a newer one deletes together with `key`.
-    pub(crate) fn skip_deleted(&mut self, key: &[u8]) -> Result<()> {
-        for newer in 0..self.sources.len() {
-            let Some(end) = self.sources[newer].deleted_upto(key) else { continue };
-            for older in &mut self.sources[newer + 1..] {
-                if older.key().is_some_and(|at| *at < *end) {
-                    older.seek(&end)?;
-                }
-            }
-        }
-        Ok(())
     }
 }
 

@@ -54,7 +54,10 @@ impl Trees {
         };
         self.pieces.keep_node(id, node.clone(), memory_of(&node, body.len()));
         slot.set_stored(handle.clone());
-        runs_of(&node).flat_map(|run| &run.parts).for_each(|part| part.slot.set_named());
+        for run in runs_of(&node) {
+            run.sums.forget_header_bytes();
+            run.parts.iter().for_each(|part| part.slot.set_named());
+        }
         written.push(Written { id, refers });
         Ok(handle)
     }
@@ -91,10 +94,19 @@ impl Trees {
             return 0;
         }
         let mut total = 0;
-        for part in runs_of(&node).flat_map(|run| &run.parts) {
-            // Several edges, and clones, may see one part.
-            let new = part.slot.as_unwritten().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
-            total += new.map_or(0, |part| part_blocks(&part));
+        for run in runs_of(&node).filter(|run| !run.sums.is_stored()) {
+            let mut unwritten = 0;
+            for part in &run.parts {
+                let Some(new) = part.slot.as_unwritten() else { continue };
+                unwritten += 1;
+                // Several edges, and clones, may see one part.
+                if seen.insert(Arc::as_ptr(&part.slot).addr()) {
+                    total += part_blocks(&new);
+                }
+            }
+            if unwritten == 0 {
+                run.sums.note_stored();
+            }
         }
         if let Body::Interior { edges, .. } = &node.body {
             let children = edges.iter().filter_map(|e| e.child.as_ref());
@@ -148,8 +160,10 @@ fn new_unwritten(slot: &NodeSlot, counting: &Counting) -> u64 {
     let is_new = || if begins { slot.begins_to_count() } else { !slot.counts() };
     // What lies below a node that counts does so, too: a node never changes.
     let Some(node) = slot.as_unwritten().filter(|_| is_new()) else { return 0 };
+    let is_new = |run: &Run| if begins { run.sums.begins_to_count() } else { !run.sums.counts() };
+    let runs = runs_of(&node).filter(|run| !run.sums.is_stored() && is_new(run));
     let is_new = |part: &PartSlot| if begins { part.begins_to_count() } else { !part.counts() };
-    let parts = runs_of(&node).flat_map(|run| &run.parts);
+    let parts = runs.flat_map(|run| &run.parts);
     let new = parts.filter_map(|part| part.slot.as_unwritten().filter(|_| is_new(&part.slot)));
     let mut total = new.map(|part| part_blocks(&part)).sum::<u64>() + header_blocks(&node);
     if let Body::Interior { edges, .. } = &node.body {
@@ -186,28 +200,33 @@ pub(super) fn memory_of(node: &Node, body: usize) -> usize {
 /// Bytes of the header of a node ([`codec::encode`]), at most: every number and length with as many
 /// as it can have, and every key as if it shared nothing with the one before.
 pub(super) fn header_bytes(node: &Node) -> usize {
-    let view = |view: &View| {
-        let end = view.bounds.end.as_ref().map_or(0, |end| end.len());
-        view.from.len() + view.to.len() + view.bounds.start.len() + end + 4 * MAX_LENGTH_BYTES
-    };
     let mut bytes = 2 * MAX_NUMBER_BYTES;
     if let Body::Interior { pivots, edges } = &node.body {
         bytes += pivots.iter().map(|pivot| pivot.len() + 2 * MAX_LENGTH_BYTES).sum::<usize>();
-        let child =
-            |edge: &Edge| 3 * MAX_NUMBER_BYTES + edge.child.as_ref().map_or(0, |child| view(&child.view));
+        let child = |edge: &Edge| {
+            3 * MAX_NUMBER_BYTES + edge.child.as_ref().map_or(0, |child| view_bytes(&child.view))
+        };
         bytes += edges.iter().map(child).sum::<usize>();
     }
-    for run in runs_of(node) {
-        bytes += 2 * MAX_NUMBER_BYTES + run.ranges.memory() + run.ranges.len() * 8 * MAX_NUMBER_BYTES;
-        for part in &run.parts {
-            let summary = &part.slot.summary;
-            let values = part.slot.value_parts();
-            bytes +=
-                summary.first.len() + summary.last.len() + summary.filter.encoded_len() + view(&part.view);
-            bytes += 6 * MAX_NUMBER_BYTES + 4 * MAX_LENGTH_BYTES + values * 2 * MAX_NUMBER_BYTES;
-        }
+    bytes + runs_of(node).map(|run| run.sums.header_bytes(|| run_bytes(run))).sum::<usize>()
+}
+
+/// Bytes of a run in a header, at most.
+fn run_bytes(run: &Run) -> usize {
+    let mut bytes = 2 * MAX_NUMBER_BYTES + run.ranges.memory() + run.ranges.len() * 8 * MAX_NUMBER_BYTES;
+    for part in &run.parts {
+        let summary = &part.slot.summary;
+        let values = part.slot.value_parts();
+        bytes += summary.first.len() + summary.last.len() + summary.filter.encoded_len();
+        bytes += view_bytes(&part.view) + 6 * MAX_NUMBER_BYTES + 4 * MAX_LENGTH_BYTES;
+        bytes += values * 2 * MAX_NUMBER_BYTES;
     }
     bytes
+}
+
+fn view_bytes(view: &View) -> usize {
+    let end = view.bounds.end.as_ref().map_or(0, |end| end.len());
+    view.from.len() + view.to.len() + view.bounds.start.len() + end + 4 * MAX_LENGTH_BYTES
 }
 
 /// The runs of a node: of a leaf its entries, of an interior node what lies on its edges.

@@ -1,5 +1,7 @@
 use super::{MountPoint, Process, Processes, unescape_mount_path, within};
+use std::fs::{File, create_dir};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 fn mount(root: &str, at: &str) -> MountPoint {
     MountPoint { root: root.into(), at: at.into() }
@@ -36,4 +38,28 @@ fn uses_below_a_directory_are_found_and_no_others() {
 #[test]
 fn escapes_are_undone() {
     assert_eq!(unescape_mount_path(br"/mnt/two\040words\134"), Path::new(r"/mnt/two words\"));
+}
+
+#[test]
+fn processes_are_found_by_their_directory_and_by_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    let [here, open, unused] = ["here", "open", "unused"].map(|name| top.join(name));
+    [&here, &open, &unused].map(|dir| create_dir(dir).unwrap());
+    let file = File::create(open.join("file")).unwrap();
+    // They end when their input does.
+    let waiting = |dir: &Path, output: Stdio| {
+        let mut command = Command::new("cat");
+        command.current_dir(dir).stdin(Stdio::piped()).stdout(output).spawn().unwrap()
+    };
+    let mut processes = [waiting(&here, Stdio::null()), waiting(Path::new("/"), file.into())];
+    let found = Processes::look(&top).unwrap();
+    let numbers = |dir: &Path| found.in_tree(dir).iter().map(|found| found.pid).collect::<Vec<_>>();
+    let expected = [&processes[0], &processes[1]].map(|process| process.id().cast_signed());
+    assert_eq!((numbers(&here), numbers(&open)), (vec![expected[0]], vec![expected[1]]));
+    assert_eq!(numbers(&unused), [0; 0]);
+    for process in &mut processes {
+        drop(process.stdin.take());
+        process.wait().unwrap();
+    }
 }

@@ -78,6 +78,18 @@ impl PartCursor {
         self.part.op(&self.entry)
     }
 
+    /// True if both cursors stand on entries with equal ops; meaningless on none.
+    pub(crate) fn has_same_op(&self, other: &Self) -> bool {
+        match (self.inline_op(), other.inline_op()) {
+            (Some(own), Some(other)) => own == other,
+            _ => self.op() == other.op(),
+        }
+    }
+
+    fn inline_op(&self) -> Option<(u8, u32, &[u8])> {
+        self.entry.inline_op(self.part.entries())
+    }
+
     /// Where the entry it stands on lies among the bytes of all entries of the part, and how many
     /// those are.
     pub(crate) fn position(&self) -> (usize, usize) {

@@ -161,6 +161,11 @@ impl Entry {
         u64::from(self.kind) == KIND_INSERT_COMPOSED
     }
 
+    /// All that it says of its op; `None` if large values belong to it.
+    pub(super) fn inline_op<'a>(&self, entries: &'a [u8]) -> Option<(u8, u32, &'a [u8])> {
+        self.large().is_empty().then(|| (self.kind, self.number, &entries[self.payload..self.next]))
+    }
+
     /// Length of an inline value or patch.
     pub(super) fn inline_value(&self) -> Option<usize> {
         matches!(u64::from(self.kind), KIND_INSERT | KIND_PATCH).then_some(self.next - self.payload)

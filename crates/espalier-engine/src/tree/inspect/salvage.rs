@@ -214,7 +214,7 @@ impl<'a> Salvager<'a> {
                 Salvaged::Gone => changed = true,
             }
         }
-        changed.then(|| Run { parts, ranges: run.ranges.clone() })
+        changed.then(|| Run::new(parts, run.ranges.clone()))
     }
 
     /// What is left of a part may show nothing through its view any more.
@@ -355,9 +355,10 @@ fn visible(
         let mut interval = range.clone();
         let mut sources: Vec<Box<dyn Source>> = newer.map(|newer| newer.source()).into_iter().collect();
         if let Some(slot) = &root.slot {
-            let (view, all) = (View::identity(), KeyRange::all());
-            let descent = Descent::new(trees, slot, root.height, view, all, Toward::Key(&start), Reach::Far)?;
-            interval = descent.interval.intersect(range);
+            let (view, within) = (View::identity(), range.clone());
+            let descent =
+                Descent::new(trees, slot, root.height, view, within, Toward::Key(&start), Reach::Far)?;
+            interval = descent.interval;
             sources.extend(descent.sources);
         }
         let mut merged = Merged::new(sources);

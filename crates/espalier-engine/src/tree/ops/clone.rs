@@ -151,15 +151,14 @@ fn small_source(trees: &Arc<Trees>, root: &Root, prefix: &[u8]) -> Result<Option
     let mut start = range.start.clone();
     let (mut bytes, mut values, mut deleted) = (0, 0, 0);
     loop {
-        let all = KeyRange::all();
         let toward = Toward::Key(&start);
-        let Descent { interval, sources, .. } =
-            Descent::new(trees, slot, root.height, View::identity(), all, toward, Reach::Far)?;
+        let descent =
+            Descent::new(trees, slot, root.height, View::identity(), range.clone(), toward, Reach::Far)?;
+        let Descent { interval, mut sources, .. } = descent;
+        sources.iter_mut().for_each(|source| source.narrow(&interval));
         let mut merged = Merged::new(sources);
         merged.seek(&start)?;
-        while let Some(key) =
-            merged.smallest().filter(|key| before_end_of(key, &interval) && before_end_of(key, range))
-        {
+        while let Some(key) = merged.smallest().filter(|key| before_end_of(key, &interval)) {
             let mut found = KeyMessages::default();
             merged.levels(&key, |points, ranges| {
                 found.add_level(points.iter().cloned(), ranges);

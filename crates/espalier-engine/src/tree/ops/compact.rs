@@ -94,17 +94,14 @@ pub(crate) fn compact(
         merged.smallest().filter(|key| crate::model::key::before_end(key, range.end.as_deref()))
     {
         let mut messages = Messages::new();
-        merged.levels(&key, |points, _| {
-            messages.extend_from_slice(points);
-            true
-        });
+        merged.points(&key).for_each(|points| messages.extend_from_slice(points));
         shorten(&mut messages, ranges.covering(&key), &trees.merge);
         if !messages.is_empty() {
             parts.push(&key, &messages);
         }
         merged.next_behind(&key)?;
     }
-    Ok(Run { parts: parts.finish(), ranges: ranges.within(range) })
+    Ok(Run::new(parts.finish(), ranges.within(range)))
 }
 
 /// How many newer patches of a key are compared with an older one.

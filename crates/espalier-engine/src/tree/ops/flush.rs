@@ -15,7 +15,7 @@ use crate::Result;
 use crate::model::ids::PieceId;
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::tree::interior::{edges_of, split_interior};
-use crate::tree::node::{Body, Edge, Node, Root};
+use crate::tree::node::{Body, Child, Edge, Node, Root};
 use crate::tree::run::{Run, ViewedPart, runs_within};
 use crate::tree::source::Merged;
 use std::collections::HashSet;
@@ -172,20 +172,40 @@ impl TreeEditor<'_> {
                 return Ok(Some(covered.start));
             }
             let Some(child) = edge.child.filter(|_| below > 0) else { continue };
-            let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
-            if let Some(at) = self.flush_range_node(&mut child, &covered, range, merges)? {
-                replace_edge(
-                    self.trees,
-                    node,
-                    i,
-                    split_interior(child, self.trees.tuning.fanout, &covered),
-                    &[],
-                    interval,
-                );
+            if let Some((at, child)) = self.flush_range_child(&child, below, &covered, range, merges)? {
+                let new = split_interior(child, self.trees.tuning.fanout, &covered);
+                replace_edge(self.trees, node, i, new, &[], interval);
                 return Ok(Some(at));
             }
         }
         Ok(None)
+    }
+
+    /// The same below an interior child, with the child that comes out. It is looked at in its own
+    /// key space: mostly nothing is pending there, and translating a header that names thousands of
+    /// parts would be all that was done.
+    fn flush_range_child(
+        &self,
+        child: &Child,
+        below: u8,
+        covered: &KeyRange,
+        range: &KeyRange,
+        merges: bool,
+    ) -> Result<Option<(Key, Node)>> {
+        if !child.is_behind_prefix() {
+            let Ok(mut node) = child.load(self.trees, below, covered) else { return Ok(None) };
+            let at = self.flush_range_node(&mut node, covered, range, merges)?;
+            return Ok(at.map(|at| (at, node)));
+        }
+        let (inner, wanted) = (child.view.range_inward(covered), child.view.range_inward(range));
+        let Ok(node) = child.slot.load(self.trees, below) else { return Ok(None) };
+        if wanted.is_empty() {
+            return Ok(None);
+        }
+        let mut node = (*node).clone();
+        let at = self.flush_range_node(&mut node, &inner, &wanted, merges)?;
+        let outward = |at: Key| Key::from([&*child.view.to, &*at].concat());
+        Ok(at.map(|at| (outward(at), node.through(&child.view.restrict(covered), &inner))))
     }
 
     /// True if messages wait on edge `i` of a node and something else refers to all of them:

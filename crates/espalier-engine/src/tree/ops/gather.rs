@@ -3,7 +3,6 @@
 
 use super::compact::PartsBuilder;
 use crate::Result;
-use crate::message::range_messages::RangeMessages;
 use crate::model::ids::{Msn, PieceId};
 use crate::model::key::{Key, KeyRange};
 use crate::model::op::Op;
@@ -146,7 +145,7 @@ pub(super) fn rewrite(
             pieces.push(LeafPiece::Kept(part));
             continue;
         }
-        let run = Run { parts: vec![part], ranges: RangeMessages::default() };
+        let run = Run::of_parts(vec![part]);
         let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
         source.seek(&interval.start)?;
         while let Some(key) = source.key() {

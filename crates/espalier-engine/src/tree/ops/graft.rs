@@ -217,6 +217,13 @@ impl<'a> Grafter<'a> {
             return Edge { child: Some(child.clone()), runs };
         }
         let lifted = lift(&inside.start, inside.end.as_deref());
+        if child.is_behind_prefix() {
+            let child = match child.slot.load(self.trees, below) {
+                Ok(node) => self.cut_behind_prefix(child, &node, covered, inside),
+                Err(_) => restricted(child, inside),
+            };
+            return Edge { child, runs };
+        }
         let child = match child.load(self.trees, below, covered) {
             Ok(node) => {
                 let cut = self.cut(&node, covered, inside);
@@ -225,10 +232,37 @@ impl<'a> Grafter<'a> {
                     false => (!cut.is_empty_map()).then(|| Child::attach(&cut, inside)),
                 }
             }
-            Err(_) => Some(Child { view: child.view.restrict(inside), ..child.clone() })
-                .filter(|child| !child.view.is_empty()),
+            Err(_) => restricted(child, inside),
         };
         Edge { child, runs }
+    }
+
+    /// The part of a child, seen whole behind a prefix, that concerns `inside`. It is cut in the
+    /// node's own key space: what is outside is not translated, and what is inside only if more can
+    /// be lifted.
+    fn cut_behind_prefix(
+        &self,
+        child: &Child,
+        node: &Node,
+        covered: &KeyRange,
+        inside: &KeyRange,
+    ) -> Option<Child> {
+        let (covered, shown) = (child.view.range_inward(covered), child.view.range_inward(inside));
+        if shown.is_empty() {
+            return None;
+        }
+        let cut = self.cut(node, &covered, &shown);
+        let lifted = lift(&inside.start, inside.end.as_deref());
+        if child.view.to.starts_with(lifted) && node.is_same(&cut) {
+            return Some(child.clone());
+        }
+        if cut.is_empty_map() {
+            return None;
+        }
+        let inner = Child::attach(&cut, &shown);
+        let to = [&*child.view.to, &*inner.view.to].concat();
+        debug_assert!(to.starts_with(lifted), "less is lifted than the edge lifts");
+        Some(Child { view: View::lifted(&to), ..inner })
     }
 
     /// `node`, which covers all keys, with headers that end at the borders of `range` and show
@@ -499,6 +533,11 @@ impl<'a> Grafter<'a> {
             join_with_next(self.trees, node, left, interval, Node::named_parts);
         }
     }
+}
+
+/// A child through bounds, if it shows something there.
+fn restricted(child: &Child, inside: &KeyRange) -> Option<Child> {
+    Some(Child { view: child.view.restrict(inside), ..child.clone() }).filter(|child| !child.view.is_empty())
 }
 
 /// Gives what empty edges cover to their neighbours: the children of these show nothing there.

@@ -8,7 +8,6 @@
 use super::editor::TreeEditor;
 use super::gather::{Gather, rewrite};
 use crate::Result;
-use crate::message::range_messages::RangeMessages;
 use crate::message::resolve::KeyMessages;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
@@ -102,7 +101,7 @@ fn merge(
             }
             // Leaf pruning [BetrFS 0.2, section 5]: what is deleted is not read.
             Some(part) if !ranges.deletes_all_of(&segment) => {
-                let run = Run { parts: vec![part.clone()], ranges: RangeMessages::default() };
+                let run = Run::of_parts(vec![part.clone()]);
                 let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
                 source.seek(&segment.start)?;
                 merged.push_oldest(Box::new(source));

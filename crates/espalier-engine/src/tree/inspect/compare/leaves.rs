@@ -49,7 +49,7 @@ pub(super) fn compare_leaves(
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some((a, _)), Some((b, _))) => match old.key.cmp(&new.key) {
-                Ordering::Equal if a.op() == b.op() => {
+                Ordering::Equal if a.has_same_op(b) => {
                     old.next()?;
                     new.next()?;
                     continue;
@@ -91,7 +91,8 @@ impl<'a> Entries<'a> {
         while let Some(piece) = self.pieces.pop() {
             let mut cursor = piece.slot.load(self.trees)?.cursor();
             cursor.seek(&piece.view.bounds.start);
-            if self.stand_on(&cursor, &piece.view) {
+            if stands_on(&cursor, &piece.view, &mut self.key) {
+                self.looked_at += 1;
                 self.current = Some((cursor, piece));
                 break;
             }
@@ -100,28 +101,14 @@ impl<'a> Entries<'a> {
     }
 
     fn next(&mut self) -> Result<()> {
-        if let Some((mut cursor, piece)) = self.current.take() {
+        if let Some((cursor, piece)) = &mut self.current {
             cursor.next();
-            if self.stand_on(&cursor, &piece.view) {
-                self.current = Some((cursor, piece));
+            if stands_on(cursor, &piece.view, &mut self.key) {
+                self.looked_at += 1;
                 return Ok(());
             }
         }
         self.enter()
-    }
-
-    /// Takes the key of the entry; false if the view shows none there.
-    fn stand_on(&mut self, cursor: &PartCursor, view: &View) -> bool {
-        if !cursor.valid() || !before_end(cursor.key(), view.bounds.end.as_deref()) {
-            return false;
-        }
-        // Bounds lie within the prefix.
-        let Some(rest) = cursor.key().strip_prefix(&*view.from) else { return false };
-        self.key.clear();
-        self.key.extend_from_slice(&view.to);
-        self.key.extend_from_slice(rest);
-        self.looked_at += 1;
-        true
     }
 
     /// Where the entries lie that are left.
@@ -130,4 +117,17 @@ impl<'a> Entries<'a> {
         let current = self.current.map(|(_, piece)| KeyRange { start, end: piece.range.end });
         current.into_iter().chain(self.pieces.into_iter().map(|piece| piece.range))
     }
+}
+
+/// Takes the key of the entry that a cursor stands on; false if the view shows none there.
+fn stands_on(cursor: &PartCursor, view: &View, key: &mut Vec<u8>) -> bool {
+    if !cursor.valid() || !before_end(cursor.key(), view.bounds.end.as_deref()) {
+        return false;
+    }
+    // Bounds lie within the prefix.
+    let Some(rest) = cursor.key().strip_prefix(&*view.from) else { return false };
+    key.clear();
+    key.extend_from_slice(&view.to);
+    key.extend_from_slice(rest);
+    true
 }

@@ -50,7 +50,7 @@ impl Hand {
     }
 
     fn run(&self, keys: &str) -> Arc<Run> {
-        Arc::new(Run { parts: vec![self.part(keys)], ranges: RangeMessages::default() })
+        Arc::new(Run::of_parts(vec![self.part(keys)]))
     }
 
     /// What is found in the tree with the root `node`.
@@ -108,7 +108,7 @@ fn changed(hand: &Hand, change: impl FnOnce(&mut Vec<Key>, &mut Vec<Edge>)) -> N
 fn ranged(start: &str, end: &str) -> Arc<Run> {
     let mut ranges = RangeMessages::default();
     ranges.insert(&KeyRange::new(key(start), key(end)), Msn(6), &RangeOp::Delete, false);
-    Arc::new(Run { parts: Vec::new(), ranges })
+    Arc::new(Run::new(Vec::new(), ranges))
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn keys_out_of_order_are_found() {
     hand.found(Node::leaf(vec![hand.part("abc"), hand.part("cd")]), words);
     let disordered = |_: &mut Vec<Key>, edges: &mut Vec<Edge>| {
         let parts = vec![hand.part("bd"), hand.part("ce")];
-        edges[0].runs.push(Arc::new(Run { parts, ranges: RangeMessages::default() }));
+        edges[0].runs.push(Arc::new(Run::of_parts(parts)));
     };
     hand.found(changed(&hand, disordered), words);
 }
@@ -217,7 +217,7 @@ fn what_does_not_belong_into_a_leaf_is_found() {
     for op in [Op::Delete, Op::Patch { offset: 3, bytes: b"x".to_vec().into() }] {
         hand.found(Node::leaf(vec![hand.part("a"), hand.part_of("b", &op)]), "of a leaf holds a message");
     }
-    let run = Run { parts: vec![hand.part("a")], ranges: ranged("b", "c").ranges.clone() };
+    let run = Run::new(vec![hand.part("a")], ranged("b", "c").ranges.clone());
     let leaf = Node { height: 0, body: Body::Leaf(Arc::new(run)) };
     hand.found(leaf, "a leaf holds range messages");
 }
