@@ -4,8 +4,8 @@
 //! `ESPALIER_SEED=7 cargo test -p espalier-sim --test engine_object NAME` replays.
 
 use espalier_sim::{
-    CrashDevice, Profile, Setup, SimulatedJournaledDevice, SimulatedObjectDevice, Workload, crash, minimize,
-    seeds, steps,
+    Change, CrashDevice, Profile, Setup, SimulatedJournaledDevice, SimulatedObjectDevice, Step, Workload,
+    crash, minimize, seeds, steps,
 };
 
 /// Seeds that failed once.
@@ -65,4 +65,32 @@ fn deaths_of_writers_with_a_journal_in_long_histories() {
         200,
         crash::Plan { one_in: 12, outcomes: 1, last: None },
     );
+}
+
+/// A store that is made durable, and processes that are killed before they have done anything.
+#[test]
+fn a_state_that_was_found_after_one_death_is_found_after_the_next() {
+    for seed in seeds(REGRESSIONS, 30) {
+        println!("ESPALIER_SEED={seed}");
+        let setup = Setup::new(seed).tiny();
+        let change =
+            |key: u8| Step::Commit(vec![Change::Insert(0, vec![key; 3].into(), vec![key; 100].into())]);
+        let made_durable = if seed % 2 == 0 { Step::Checkpoint } else { Step::Sync };
+        let steps = [
+            change(1),
+            made_durable,
+            Step::Kill,
+            Step::Kill,
+            change(2),
+            Step::Kill,
+            Step::Kill,
+            Step::Reopen,
+        ];
+        for outcome in [
+            espalier_sim::catch(|| crash::run_on::<SimulatedObjectDevice>(&setup, &steps, EVERY_CHANGE)),
+            espalier_sim::catch(|| crash::run_on::<SimulatedJournaledDevice>(&setup, &steps, EVERY_CHANGE)),
+        ] {
+            outcome.unwrap_or_else(|failure| panic!("ESPALIER_SEED={seed}: {failure}"));
+        }
+    }
 }
