@@ -268,6 +268,8 @@ fn failure(error: object_store::Error) -> Failure {
     }
     let said = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let kind = match &error {
+        // For a conditional put it comes as a condition that does not hold.
+        _ if said(&["NoSuchBucket"]) => FailureKind::NotFound,
         Error::NotFound { .. } => FailureKind::NotFound,
         Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
             FailureKind::Condition
@@ -280,7 +282,6 @@ fn failure(error: object_store::Error) -> Failure {
         // Some of these come as a bad request.
         _ if said(&["ExpiredToken", "InvalidToken", "RequestTimeTooSkewed"]) => FailureKind::Denied,
         _ if said(&["503", "SlowDown", "429"]) => FailureKind::Throttled,
-        _ if said(&["NoSuchBucket"]) => FailureKind::NotFound,
         _ => FailureKind::Unknown,
     };
     Failure::new(kind, text)

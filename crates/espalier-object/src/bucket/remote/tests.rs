@@ -33,6 +33,7 @@ impl Server {
                 answer_one(connection.unwrap(), &answer);
             }
         });
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let retry = object_store::RetryConfig { max_retries: 0, ..Default::default() };
         let store = AmazonS3Builder::new()
             .with_bucket_name("bucket")
