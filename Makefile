@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test test-long conformance soak-fsx lint fuzz soak power-cut bench install install-files uninstall clean \
+.PHONY: all demo test test-long conformance soak-fsx lint fuzz soak soak-object power-cut bench install install-files uninstall clean \
 	static deb rpm dist dist-check package-test first-file publish-check site guarantees
 
 all:
@@ -64,6 +64,12 @@ soak:
 	./scripts/install-deps build
 	$(CARGO) run --release -p espalier-sim -- --minutes $(or $(MINUTES),60) $(SOAK)
 	ESPALIER_HISTORIES=1 $(CARGO) test --release -p espalier-fs --test model power_cuts
+
+# Recoveries of stores in a simulated object store, with and without a journal, for MINUTES: prints
+# how many there were.
+soak-object:
+	./scripts/install-deps build
+	$(CARGO) run --release -p espalier-sim -- --minutes $(or $(MINUTES),60) --only object --only journal $(SOAK)
 
 # Kills a user-mode Linux guest that works on a mount, CUTS times, and checks that what was synced
 # is there.

@@ -1,9 +1,10 @@
 """File systems in real object stores, on servers of other people that this program starts.
 
 On versitygw and moto: a tree, deaths of the writer, a check after each. On versitygw also a second
-machine that takes over (a network namespace with a disk cache of its own), a server that is away
-for a while, fsx, and pjdfstest beside an image. s3s-fs loses races of conditional puts: it has to be
-refused. $ESPALIER names the program. Needs root, and what `scripts/install-deps objects` installs.
+machine that takes over (a network namespace with a disk cache of its own), deaths of writers at work
+on both machines in turn, a server that is away for a while, fsx, and pjdfstest beside an image. In a
+directory ten readers follow a writer. s3s-fs loses races of conditional puts: it has to be refused.
+$ESPALIER names the program. Needs root, and what `scripts/install-deps objects` installs.
 """
 
 import argparse
@@ -33,6 +34,11 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_R
 START_LIMIT = 60
 DEATHS = 5
 FSX_OPERATIONS = 3000
+# Writers that are killed at work, and files that each of them makes durable before.
+KILLED_WRITERS, SYNCED_FILES = 8, range(3, 12)
+READERS, FOLLOWED_FILES = 10, 60
+# A reader that is not there by then does not follow.
+FOLLOW_LIMIT = 120
 
 
 def free_port():
@@ -246,6 +252,98 @@ def second_machine(first, second, url):
     sound(first, url)
 
 
+class Load(threading.Thread):
+    """Writes files one after the other, and syncs each, until that fails."""
+
+    def __init__(self, directory, name):
+        super().__init__()
+        self.directory, self.name = directory, name
+        self.synced, self.changed = 0, threading.Condition()
+
+    def run(self):
+        try:
+            for number in range(1_000_000):
+                write_synced(self.directory / f"{self.name}-{number}", content(number % 40))
+                with self.changed:
+                    self.synced = number + 1
+                    self.changed.notify_all()
+        except OSError:
+            # It was killed.
+            pass
+
+    def wait_for(self, number):
+        with self.changed:
+            expect(self.changed.wait_for(lambda: self.synced >= number, timeout=120),
+                   f"{self.name}: {self.synced} files were synced, not {number}")
+
+
+def deaths_at_work(machines, urls):
+    """Writers on two machines are killed while they write, and the other one goes on each time."""
+    machines[0].espalier("mkfs", "--size", "4G", urls[0])
+    written = {}
+    for number in range(KILLED_WRITERS):
+        machine, url = machines[number % 2], urls[number % 2]
+        machine.mount(url, "--take-over", "-o", f"disk_cache={machine.base}/cache,disk_cache_size=64M")
+        for name, count in written.items():
+            for each in range(count):
+                found = (machine.dir / f"{name}-{each}").read_bytes()
+                expect(found == content(each % 40), f"{name}-{each} is not what was synced")
+        load = Load(machine.dir, f"writer{number}")
+        load.start()
+        load.wait_for(SYNCED_FILES[number % len(SYNCED_FILES)])
+        machine.kill()
+        load.join(timeout=60)
+        written[load.name] = load.synced
+        sound(machine, url)
+    expect(len(written) == KILLED_WRITERS and min(written.values()) > 0, f"writers did nothing: {written}")
+
+
+def followers(writer, readers, store):
+    """Many machines follow a writer; each sees whole files, in the order in which they were synced."""
+    writer.espalier("mkfs", "--size", "4G", f"file://{store}")
+    writer.mount(f"file://{store}")
+    write_synced(writer.dir / "newest", b"0")
+    failed = []
+
+    def follow(machine):
+        try:
+            newest, end = 0, time.monotonic() + FOLLOW_LIMIT
+            while newest < FOLLOWED_FILES:
+                expect(time.monotonic() < end, f"it is at file {newest} of {FOLLOWED_FILES}")
+                found = int((machine.dir / "newest").read_bytes())
+                expect(found >= newest, f"{found} came after {newest}")
+                newest = found
+                for number in range(1, newest + 1, 7):
+                    data = (machine.dir / f"file{number}").read_bytes()
+                    expect(data == content(number), f"file{number} is not whole")
+                time.sleep(0.1)
+        except (Failure, OSError, ValueError) as error:
+            failed.append(f"{machine.base.name}: {error}")
+
+    for machine in readers:
+        # Each machine has the store by another name.
+        name = machine.base / "store"
+        name.symlink_to(store)
+        machine.mount(f"file://{name}", "-o", f"ro,follow,disk_cache={machine.base}/cache")
+    threads = [threading.Thread(target=follow, args=(machine,)) for machine in readers]
+    for thread in threads:
+        thread.start()
+    for number in range(1, FOLLOWED_FILES + 1):
+        write_synced(writer.dir / f"file{number}", content(number))
+        write_synced(writer.dir / "next", str(number).encode())
+        os.rename(writer.dir / "next", writer.dir / "newest")
+        directory = os.open(writer.dir, os.O_RDONLY)
+        os.fsync(directory)
+        os.close(directory)
+    for thread in threads:
+        thread.join()
+    expect(not failed, f"{len(failed)} of {len(readers)} readers: {failed[:3]}")
+    for machine in readers:
+        machine.umount()
+    writer.umount()
+    sound(writer, f"file://{store}")
+
+
 def away(machine, server, url):
     """The server is away: callers wait, may be killed, and go on when it is there again."""
     machine.espalier("mkfs", "--size", "4G", url)
@@ -350,6 +448,8 @@ def on_versitygw(program, base, step):
         try:
             step("versitygw: a tree, deaths", tree_and_deaths, first, server.url("deaths"))
             step("versitygw: a second machine", second_machine, first, second, server.url("second"))
+            urls = server.url("at-work"), server.url("at-work") + "&region=" + REGION
+            step("versitygw: deaths at work", deaths_at_work, (first, second), urls)
             step("versitygw: away", away, first, server, server.url("away"))
             step("versitygw: journal", journal, first, server, server.url("journal"))
             step("versitygw: fsx, pjdfstest", suites, first, server.url("suites"), base)
@@ -368,6 +468,17 @@ def on_moto(program, base, step):
             machine.clean_up()
 
 
+def on_directory(program, base, step):
+    store = base / "objects"
+    writer = Machine(program, base, "writer")
+    readers = [Machine(program, base, f"reader{number}") for number in range(READERS)]
+    try:
+        step("directory: ten readers follow", followers, writer, readers, store)
+    finally:
+        for machine in (writer, *readers):
+            machine.clean_up()
+
+
 def on_s3s_fs(program, base, step):
     with S3sFs(base) as server:
         server.make_bucket()
@@ -378,7 +489,7 @@ def on_s3s_fs(program, base, step):
 def main():
     parser = argparse.ArgumentParser(prog="scripts/object-store", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    servers = {"versitygw": on_versitygw, "moto": on_moto, "s3s-fs": on_s3s_fs}
+    servers = {"versitygw": on_versitygw, "moto": on_moto, "directory": on_directory, "s3s-fs": on_s3s_fs}
     parser.add_argument("server", nargs="*", choices=[*servers, []], help="only these (default: all)")
     chosen = parser.parse_args().server or list(servers)
     program = os.path.abspath(os.environ.get("ESPALIER") or "target/release/espalier")

@@ -2,8 +2,9 @@
 
 A place is named by its mount and by the user that works in it. Mounts are `ext4`, to compare with,
 and those of Espalier: `image` (an image, over io_uring where the kernel has it), `classic` (over
-/dev/fuse), `writeback`, `device` (a block device, which is a loop device here) and `rootless` (an
-image that the ordinary user mounts). When a place is left it is unmounted and checked.
+/dev/fuse), `writeback`, `device` (a block device, which is a loop device here), `object` (a store in
+an object store, which is a directory here) and `rootless` (an image that the ordinary user mounts).
+When a place is left it is unmounted and checked.
 """
 
 import os
@@ -20,12 +21,15 @@ MOUNTS = {
     "classic": "the same with `-o transport=classic`",
     "writeback": "the same with `-o writeback`",
     "device": "a block device (a loop device), mounted by root",
+    "object": "an object store (a directory), with a disk cache and a journal, mounted by root",
     "rootless": "an image, mounted by an ordinary user",
 }
 OPTIONS = {"classic": "transport=classic", "writeback": "writeback"}
 SIZE = 8 << 30
 # What the server may hold; small, so that it has to forget things.
 CACHE = "256M"
+# Of an object store: both small, so that slots are used again and records go round.
+DISK_CACHE, JOURNAL = "64M", "64M"
 
 
 class Place:
@@ -39,6 +43,8 @@ class Place:
         self.root, self.image, self.work = self.base / "mnt", self.base / "fs.img", self.base / "work"
         self.dir = self.root / "t"
         self.device = None
+        # What Espalier is told to mount and to check.
+        self.store = f"file://{self.base}/objects" if mount == "object" else self.image
         # Suites that do their own mounts below the directory name them here, the last one first.
         self.inner = []
 
@@ -91,7 +97,7 @@ class Place:
             self.attach()
             self.check([self.program, "mkfs", self.device])
         else:
-            argv = [self.program, "mkfs", "--size", str(SIZE), self.image]
+            argv = [self.program, "mkfs", "--size", str(SIZE), self.store]
             self.check(argv, user=self.owner(), env={"HOME": self.work})
 
     def attach(self):
@@ -109,7 +115,10 @@ class Place:
         options = [OPTIONS[self.mount]] if self.mount in OPTIONS else []
         logfile = self.work / "server.log"
         options.append(f"logfile={logfile}")
-        store = self.device or self.image
+        if self.mount == "object":
+            options.append(f"disk_cache={self.base}/cache,disk_cache_size={DISK_CACHE}")
+            options.append(f"journal={self.base}/journal,journal_size={JOURNAL}")
+        store = self.device or self.store
         argv = [self.program, "mount", "--cache", CACHE, "-o", ",".join(options), store, self.root]
         self.check(argv, user=self.owner(), env={"HOME": self.work})
 
@@ -146,7 +155,9 @@ class Place:
         if self.mount == "ext4":
             self.check(["e2fsck", "-f", "-n", self.image])
         else:
-            self.check([self.program, "fsck", self.device or self.image])
+            self.check([self.program, "fsck", self.device or self.store])
+            if self.mount == "object":
+                self.check([self.program, "objects", "--check", self.store])
 
     def check(self, argv, **options):
         return check(argv, log=self.log, **options)

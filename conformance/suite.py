@@ -9,6 +9,7 @@ IMAGE = ("image", ROOT)
 CLASSIC = ("classic", ROOT)
 WRITEBACK = ("writeback", ROOT)
 DEVICE = ("device", ROOT)
+OBJECT = ("object", ROOT)
 ROOTLESS = ("rootless", PLAIN)
 ALL = (IMAGE, CLASSIC, WRITEBACK, DEVICE, ROOTLESS)
 # Root's mount, where an ordinary user works: for programs that refuse root.
@@ -16,6 +17,8 @@ IMAGE_PLAIN = ("image", PLAIN)
 CLASSIC_PLAIN = ("classic", PLAIN)
 WRITEBACK_PLAIN = ("writeback", PLAIN)
 DEVICE_PLAIN = ("device", PLAIN)
+# For suites whose data goes through a store and is read again after a remount.
+WITH_OBJECT = (*ALL, OBJECT)
 ALL_PLAIN = (IMAGE_PLAIN, CLASSIC_PLAIN, WRITEBACK_PLAIN, DEVICE_PLAIN, ROOTLESS)
 
 

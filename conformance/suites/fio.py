@@ -3,7 +3,7 @@
 import json
 
 from process import debian_version
-from suite import ALL, FAILED, IMAGE, PASSED, ROOTLESS, WRITEBACK, Suite
+from suite import FAILED, IMAGE, PASSED, ROOTLESS, WITH_OBJECT, WRITEBACK, Suite
 
 COMMON = ["--verify=crc32c", "--verify_fatal=1", "--randseed=7", "--group_reporting"]
 JOBS = {
@@ -33,7 +33,7 @@ def verdict(status, text):
 
 class Fio(Suite):
     name = "fio"
-    runs = ALL
+    runs = WITH_OBJECT
     quick = (IMAGE, WRITEBACK, ROOTLESS)
     least = 2 * len(JOBS)
 

@@ -3,7 +3,7 @@
 import pathlib
 import shutil
 
-from suite import ALL, FAILED, PASSED, Suite
+from suite import ALL, FAILED, PASSED, WITH_OBJECT, Suite
 from tools import cargo_tool, cargo_version
 
 CONFIGURATION = pathlib.Path(__file__).with_name("fsx.toml")
@@ -13,7 +13,7 @@ OPERATIONS = 8000
 
 class Fsx(Suite):
     name = "fsx"
-    runs = ALL
+    runs = WITH_OBJECT
     quick = ALL
     least = len(QUICK_SEEDS)
 

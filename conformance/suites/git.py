@@ -3,7 +3,7 @@
 import random
 
 from process import debian_version
-from suite import ALL, FAILED, IMAGE, PASSED, WRITEBACK, Suite
+from suite import FAILED, IMAGE, PASSED, WITH_OBJECT, WRITEBACK, Suite
 
 STEPS = [
     ("init", "git init -q -b main source && git -C source config gc.auto 0"),
@@ -45,7 +45,7 @@ def history(commits, seed=1):
 
 class Git(Suite):
     name = "git"
-    runs = ALL
+    runs = WITH_OBJECT
     quick = (IMAGE, WRITEBACK)
     least = len(STEPS) + 2 * len(CHECKS)
 

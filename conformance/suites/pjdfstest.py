@@ -4,7 +4,7 @@ import pathlib
 import re
 import shutil
 
-from suite import CLASSIC, DEVICE, FAILED, IMAGE, PASSED, SKIPPED, WRITEBACK, Suite
+from suite import CLASSIC, DEVICE, FAILED, IMAGE, OBJECT, PASSED, SKIPPED, WRITEBACK, Suite
 from tools import cargo_tool, cargo_version
 
 CONFIGURATION = pathlib.Path(__file__).with_name("pjdfstest.toml")
@@ -20,8 +20,8 @@ def cases_of(text):
 class Pjdfstest(Suite):
     name = "pjdfstest"
     # It changes users itself.
-    runs = (IMAGE, CLASSIC, WRITEBACK, DEVICE)
-    quick = (IMAGE, CLASSIC, WRITEBACK, DEVICE)
+    runs = (IMAGE, CLASSIC, WRITEBACK, DEVICE, OBJECT)
+    quick = (IMAGE, CLASSIC, WRITEBACK, DEVICE, OBJECT)
     least = 390
 
     def version(self):

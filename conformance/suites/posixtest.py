@@ -5,7 +5,7 @@ import re
 import shutil
 
 from process import need
-from suite import ALL, Suite
+from suite import WITH_OBJECT, Suite
 from suites.golang import cases_of, go
 
 MODULE = pathlib.Path(__file__).with_name("gomodule")
@@ -13,8 +13,8 @@ MODULE = pathlib.Path(__file__).with_name("gomodule")
 
 class Posixtest(Suite):
     name = "posixtest"
-    runs = ALL
-    quick = ALL
+    runs = WITH_OBJECT
+    quick = WITH_OBJECT
     least = 30
 
     def version(self):

@@ -9,7 +9,7 @@ import shutil
 import stat
 
 from process import Failure, debian_version
-from suite import ALL, FAILED, IMAGE, PASSED, ROOTLESS, Suite
+from suite import FAILED, IMAGE, PASSED, ROOTLESS, WITH_OBJECT, Suite
 
 TOP = pathlib.Path(__file__).parent.parent
 # The mode in a line of a manifest.
@@ -26,7 +26,7 @@ COPIES = {
 
 class RoundTrips(Suite):
     name = "round trips"
-    runs = ALL
+    runs = WITH_OBJECT
     quick = (IMAGE, ROOTLESS)
     least = 3 * len(COPIES)
 

@@ -133,7 +133,7 @@ impl Requests {
         let mut patience = self.patience();
         let mut outcome = ticket.wait();
         loop {
-            match outcome {
+            match outcome.and_then(|reply| whole(request, reply)) {
                 Err(failure) if self.passes(&failure) => {
                     self.rest(&mut patience, request, failure)?;
                     self.counters.repeats.fetch_add(1, Ordering::Relaxed);
@@ -319,6 +319,23 @@ impl Requests {
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// A reply, unless it is to a get and ends early.
+///
+/// # Errors
+/// [`FailureKind::Unknown`] if it has not as many bytes as the object has in the range.
+fn whole(request: &Request, reply: Reply) -> Result<Reply, Failure> {
+    let (Request::Get { name, range }, Reply::Got(bytes, facts)) = (request, &reply) else {
+        return Ok(reply);
+    };
+    let range = range.clone().unwrap_or(0..facts.bytes);
+    let wanted = range.end.min(facts.bytes).saturating_sub(range.start);
+    if bytes.len() as u64 == wanted {
+        return Ok(reply);
+    }
+    let message = format!("the reply to a get of {name} has {} of {wanted} bytes", bytes.len());
+    Err(Failure::new(FailureKind::Unknown, message))
 }
 
 /// The bytes of a reply to a get.

@@ -2,7 +2,7 @@
 //!
 //! Protocol: a request that was submitted is carried out when its ticket is waited for, or at any
 //! moment before, in any order. With [`Trouble`], requests fail before or after they took effect,
-//! take effect long after their caller gave up, or twice. [`SimulatedBucket::record_points`] keeps
+//! take effect long after their caller gave up, or twice; what is got is damaged or ends early. [`SimulatedBucket::record_points`] keeps
 //! the state after its changes; [`BucketPoint::crash`] is the store as another process finds it
 //! when the one that made the requests has died there, with its last requests still on their way.
 //!
@@ -35,6 +35,8 @@ pub struct Trouble {
     pub throttle: u64,
     /// A byte of what is got is wrong.
     pub damage: u64,
+    /// What is got ends early.
+    pub cut: u64,
     /// A list is an old one.
     pub stale_list: u64,
     /// A put ignores its condition.
@@ -51,6 +53,7 @@ impl Trouble {
             duplicate: one_in,
             throttle: one_in,
             damage: one_in * 4,
+            cut: one_in * 4,
             stale_list: 2,
             ignore_condition: 0,
         }
@@ -95,6 +98,7 @@ pub struct SimulatedBucket(Arc<Mutex<State>>);
 #[derive(Debug, Clone)]
 pub struct BucketPoint {
     change: u64,
+    reach: u64,
     objects: Objects,
     /// Requests that were on their way.
     under_way: Vec<Request>,
@@ -105,6 +109,12 @@ impl BucketPoint {
     /// How many puts and deletes had been carried out.
     pub fn change(&self) -> u64 {
         self.change
+    }
+
+    /// How many may have been carried out when another process looks: what began later than so many
+    /// changes cannot be there.
+    pub fn reach(&self) -> u64 {
+        self.reach
     }
 
     /// How many requests were on their way that may change something.
@@ -158,7 +168,8 @@ impl SimulatedBucket {
         self.0.lock().changes
     }
 
-    /// From now on keeps the state after one in `one_in` changes (1: after each), or none (0).
+    /// From now on keeps the state after one in `one_in` changes (1: after each), or none (0), and
+    /// also while puts of the root and deletes are on their way.
     pub fn record_points(&self, one_in: u64) {
         self.0.lock().record_one_in = one_in;
     }
@@ -206,7 +217,17 @@ impl Bucket for SimulatedBucket {
         let mut state = self.0.lock();
         let id = state.next;
         state.next += 1;
+        let decides = match &request {
+            Request::Put { condition, .. } => *condition != Condition::None,
+            Request::Delete { .. } => true,
+            _ => false,
+        };
         state.under_way.insert(id, request);
+        let one_in = state.record_one_in;
+        if decides && state.random.one_in(one_in) {
+            let point = BucketPoint { reach: state.changes + 1, ..state.point() };
+            state.points.push(point);
+        }
         // Any of those that are under way may be carried out at any time.
         while state.random.one_in(3) && !state.under_way.is_empty() {
             let ids: Vec<u64> = state.under_way.keys().copied().collect();
@@ -251,6 +272,7 @@ impl State {
         let under_way = self.under_way.values().chain(&self.late).filter(|request| request.changes());
         BucketPoint {
             change: self.changes,
+            reach: self.changes,
             objects: self.objects.clone(),
             under_way: under_way.cloned().collect(),
             clock: self.clock,
@@ -298,6 +320,10 @@ impl State {
                 let at = self.random.index(bytes.len());
                 bytes[at] ^= 1 << self.random.below(8);
                 Ok(Reply::Got(bytes.into(), facts))
+            }
+            Ok(Reply::Got(bytes, facts)) if self.random.one_in(trouble.cut) => {
+                let length = self.random.index(bytes.len());
+                Ok(Reply::Got(bytes.slice(..length), facts))
             }
             outcome => outcome,
         }

@@ -29,9 +29,10 @@ struct History {
 }
 
 impl History {
-    fn possible(&self, change: u64) -> &[(u64, Content)] {
-        let first = self.returned.iter().rev().find(|(at, _)| *at <= change).map_or(0, |(_, sync)| *sync);
-        let last = self.begun.iter().rposition(|(at, _)| *at < change).unwrap_or(0).max(first);
+    fn possible(&self, point: &BucketPoint) -> &[(u64, Content)] {
+        let first =
+            self.returned.iter().rev().find(|(at, _)| *at <= point.change()).map_or(0, |(_, sync)| *sync);
+        let last = self.begun.iter().rposition(|(at, _)| *at < point.reach()).unwrap_or(0).max(first);
         &self.begun[first..=last]
     }
 }
@@ -138,7 +139,7 @@ impl Run {
     /// Another process finds the store as it was at `point`.
     fn crash(&mut self, point: &BucketPoint) {
         let seed = self.random.next_u64();
-        let possible = self.history.possible(point.change());
+        let possible = self.history.possible(point);
         let bucket = Arc::new(point.crash(seed));
         let options = Options { probe: self.random.one_in(4), ..self.options.clone() };
         bucket.record_points(4);

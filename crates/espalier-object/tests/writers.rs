@@ -3,12 +3,9 @@
 mod support;
 
 use espalier_object::{
-    Access, Bucket, Failure, FailureKind, Location, ObjectDevice, Options, Present, RemoteBucket, Reply,
-    Request, SimulatedBucket, Ticket, Trouble,
+    Access, Bucket, Location, ObjectDevice, Options, Present, RemoteBucket, SimulatedBucket, Trouble,
 };
-use espalier_storage::{
-    BLOCK, Device, Environment, ErrorKind, Random, SimulatedEnvironment, SystemEnvironment,
-};
+use espalier_storage::{Device, Environment, ErrorKind, Random, SimulatedEnvironment, SystemEnvironment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -217,90 +214,4 @@ fn a_server_that_does_not_honour_conditions_is_refused() {
             ObjectDevice::open(bucket.clone(), &environment, Access::ReadOnly, options()).unwrap();
         }
     }
-}
-
-#[test]
-fn a_store_that_is_away_fails_the_sync_and_latches() {
-    let (bucket, _, environment) = simulated(9);
-    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
-    let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options()).unwrap();
-    write(&device, 0, &[1]);
-    device.sync().unwrap();
-    write(&device, 0, &[2]);
-    bucket.set_away(true);
-    let error = device.sync().unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Io, "{error}");
-    bucket.set_away(false);
-    // What was written may or may not be there: nothing after it pretends.
-    assert!(device.sync().is_err());
-    assert!(device.write_at(0, &[&block(3)]).is_err());
-    assert!(device.failure().is_some() && !device.is_fenced());
-    let device = ObjectDevice::open(bucket.clone(), &environment, Access::TakeOver, options()).unwrap();
-    assert!([1, 2].contains(&read(&device, 0, 1)[0]));
-    // The root is gone: the store was deleted while it was in use.
-    write(&device, 0, &[5]);
-    bucket.remove("root");
-    let error = device.sync().unwrap_err();
-    assert!(error.to_string().contains("was deleted"), "{error}");
-    assert_eq!(device.len(), (1 << 30) / BLOCK as u64 * BLOCK as u64);
-}
-
-/// A store that is away for so many requests, and then refuses as many, as with credentials that
-/// have run out, before it is there again.
-#[derive(Debug)]
-struct Absent {
-    bucket: Arc<SimulatedBucket>,
-    away: AtomicUsize,
-    refused: AtomicUsize,
-}
-
-struct Refused(FailureKind);
-
-impl Ticket for Refused {
-    fn wait(self: Box<Self>) -> Result<Reply, Failure> {
-        Err(Failure::new(self.0, "not now"))
-    }
-}
-
-impl Bucket for Absent {
-    fn name(&self) -> &str {
-        self.bucket.name()
-    }
-
-    fn submit(&self, request: Request) -> Box<dyn Ticket> {
-        for (left, kind) in [(&self.away, FailureKind::Unknown), (&self.refused, FailureKind::Denied)] {
-            let take = |left: usize| left.checked_sub(1);
-            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
-                return Box::new(Refused(kind));
-            }
-        }
-        self.bucket.submit(request)
-    }
-}
-
-#[test]
-fn callers_wait_for_a_store_that_is_away_if_they_shall() {
-    let (bucket, simulated, environment) = simulated(11);
-    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
-    let absent = Arc::new(Absent { bucket, away: AtomicUsize::new(0), refused: AtomicUsize::new(0) });
-    let wait = Options { budget: None, cache_bytes: 0, ..options() };
-    let open = |options| ObjectDevice::open(absent.clone(), &environment, Access::TakeOver, options);
-    let device = open(wait.clone()).unwrap();
-    write(&device, 0, &[1, 2]);
-    let begin = simulated.monotonic();
-    absent.away.store(2000, Ordering::SeqCst);
-    absent.refused.store(2000, Ordering::SeqCst);
-    device.sync().unwrap();
-    assert!(simulated.monotonic() - begin > Duration::from_secs(3600));
-    absent.away.store(2000, Ordering::SeqCst);
-    assert_eq!(read(&device, 0, 2), [1, 2]);
-    drop(device);
-    // One that is being opened does not wait without end, and learns of a refusal at once.
-    absent.away.store(2000, Ordering::SeqCst);
-    let begin = simulated.monotonic();
-    assert_eq!(open(wait.clone()).unwrap_err().kind, ErrorKind::Io);
-    assert!(simulated.monotonic() - begin < Duration::from_secs(300));
-    absent.away.store(0, Ordering::SeqCst);
-    absent.refused.store(2000, Ordering::SeqCst);
-    assert_eq!(open(wait).unwrap_err().kind, ErrorKind::PermissionDenied);
 }

@@ -12,6 +12,7 @@ use crate::{Bench, Change, CrashDevice, Failure, Outcome, Setup, Step, different
 use bytes::Bytes;
 use espalier_engine::ErrorKind;
 use espalier_storage::{CrashPoint, Device, Random, SimulatedDevice};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// How thoroughly to try.
@@ -92,6 +93,7 @@ impl<D: CrashDevice> Run<D> {
     fn new(setup: &Setup, plan: Plan) -> Outcome<Self> {
         let bench = Bench::<D>::on_blank(setup.clone())?;
         bench.store.sync_all()?;
+        bench.device.settle()?;
         let history = History::new(bench.model.clone(), bench.device.changes());
         let random = Random::new(setup.seed ^ 0xc7a5);
         Ok(Self { bench, history, random, plan, tally: CrashTally::default() })
@@ -152,7 +154,7 @@ impl<D: CrashDevice> Run<D> {
     fn kill(&mut self) -> Outcome {
         self.crash_points()?;
         // Whatever began may have been written.
-        let possible = self.history.possible(self.now() + 1);
+        let possible = self.history.possible(self.now() + 1, self.now() + 1);
         self.bench.device = self.bench.device.after_kill()?;
         self.bench.open_again().map_err(|e| e.during("open after the process was killed"))?;
         let events = self
@@ -183,8 +185,8 @@ impl<D: CrashDevice> Run<D> {
 
     fn crash(&mut self, point: &D::Point, seed: u64) -> Outcome {
         let mut random = Random::new(seed);
-        let possible = self.history.possible(D::change(point));
         let device = Arc::new(D::crash_at(point, seed)?);
+        let possible = self.possible(&device, point);
         device.record_crash_points(1);
         self.tally.crashes += 1;
         let events = self.recover(&device, |history, found| history.locate(found, possible.clone()))?;
@@ -194,14 +196,29 @@ impl<D: CrashDevice> Run<D> {
         for again in points.iter().take(2) {
             self.tally.crashes_in_recovery += 1;
             let device = Arc::new(D::crash_at(again, random.next_u64())?);
-            self.recover(&device, |history, found| history.locate(found, possible.clone())).map_err(|e| {
+            let least = if device.loses_synced() { 0 } else { *possible.start() };
+            let possible = least..=*possible.end();
+            self.recover(&device, |history, found| history.locate(found, possible)).map_err(|e| {
                 e.during(format_args!("crash at change {} of the recovery", D::change(again)))
             })?;
+        }
+        // What a recovery has shown stays, whatever was on its way when it began.
+        if random.one_in(2) {
+            self.tally.crashes += 1;
+            let again = Arc::new(device.crash_now()?);
+            self.recover(&again, |history, found| history.locate(found, events..=events))
+                .map_err(|e| e.during("crash after the recovery"))?;
         }
         if random.one_in(4) {
             self.go_on(&device, events).map_err(|e| e.during("work after recovery"))?;
         }
         Ok(())
+    }
+
+    /// The numbers of events that may be found on a device after a crash at a point.
+    fn possible(&self, device: &D, point: &D::Point) -> RangeInclusive<usize> {
+        let possible = self.history.possible(D::change(point), D::reach(point));
+        if device.loses_synced() { 0..=*possible.end() } else { possible }
     }
 
     /// Opens, reads everything, verifies, and drops the store without closing it.

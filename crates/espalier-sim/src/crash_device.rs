@@ -28,6 +28,11 @@ pub trait CrashDevice: Device + Sized + 'static {
     /// The changes at a point, the last one included.
     fn change(point: &Self::Point) -> u64;
 
+    /// The changes that may have taken place when a device is found that crashed at a point.
+    fn reach(point: &Self::Point) -> u64 {
+        Self::change(point)
+    }
+
     /// How many changes a crash at a point may lose.
     fn pending(point: &Self::Point) -> usize;
 
@@ -48,6 +53,20 @@ pub trait CrashDevice: Device + Sized + 'static {
     /// # Errors
     /// If it cannot be opened.
     fn after_kill(self: &Arc<Self>) -> Outcome<Arc<Self>>;
+
+    /// Makes what was synced survive even what [`CrashDevice::loses_synced`] tells of.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn settle(&self) -> Outcome {
+        Ok(())
+    }
+
+    /// True if the crash before took what was synced, because the machine was lost that alone had it.
+    /// What is found then is still the state after a prefix of the batches.
+    fn loses_synced(&self) -> bool {
+        false
+    }
 }
 
 impl CrashDevice for SimulatedDevice {

@@ -225,7 +225,8 @@ impl Run {
         // Whatever failed, what was accepted can be read, now that the device can read again.
         compare(&self.bench.store, &self.bench.model).map_err(|e| e.during("still open"))?;
         let crashed = Arc::new(self.bench.device.crash());
-        let possible = self.history.possible(self.bench.device.counts().changes() + 1);
+        let now = self.bench.device.counts().changes() + 1;
+        let possible = self.history.possible(now, now);
         let store = self.bench.setup.open(crashed).map_err(|e| Failure::from(e).during("recovery"))?;
         self.history.locate(&contents(&store)?, possible).map_err(|e| e.during("after a power cut"))?;
         verify(&store)?;

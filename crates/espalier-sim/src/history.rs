@@ -60,11 +60,12 @@ impl History {
         self.acknowledged.push((now, self.events.len()));
     }
 
-    /// The numbers of events that a power cut at time `now` may leave.
-    pub(crate) fn possible(&self, now: u64) -> RangeInclusive<usize> {
+    /// The numbers of events that a power cut at time `now` may leave, if what began before `reach`
+    /// may have changed something.
+    pub(crate) fn possible(&self, now: u64, reach: u64) -> RangeInclusive<usize> {
         let acknowledged = self.acknowledged.iter().take_while(|(at, _)| *at <= now).last();
         // What began at the very time has changed nothing on the device yet.
-        let begun = self.began.iter().take_while(|at| **at < now).count();
+        let begun = self.began.iter().take_while(|at| **at < reach).count();
         acknowledged.map_or(0, |(_, events)| *events)..=begun
     }
 
@@ -132,7 +133,7 @@ mod tests {
                 history.acknowledge(14);
             }
         }
-        let possible: Vec<_> = [10, 11, 13, 14, 15, 16].map(|now| history.possible(now)).into();
+        let possible: Vec<_> = [10, 11, 13, 14, 15, 16].map(|now| history.possible(now, now)).into();
         assert_eq!(possible, [0..=0, 0..=1, 0..=3, 2..=3, 2..=3, 2..=4]);
         assert_eq!(history.locate(&history.model(3), 2..=4).unwrap(), 3);
         assert!(history.locate(&history.model(1), 2..=4).unwrap_err().to_string().contains("after 1 events"));

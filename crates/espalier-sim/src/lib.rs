@@ -19,6 +19,7 @@ pub mod differential;
 mod failure;
 pub mod fault;
 mod history;
+mod journaled;
 pub mod minimize;
 mod model;
 mod object;
@@ -29,6 +30,7 @@ mod workload;
 
 pub use crash_device::CrashDevice;
 pub use failure::{Failure, Outcome, catch};
+pub use journaled::{JournaledPoint, SimulatedJournaledDevice};
 pub use model::{Change, Model, ShortPrefix, VolumeStep, merge_functions};
 pub use object::SimulatedObjectDevice;
 pub use setup::{Bench, Setup};

@@ -21,9 +21,9 @@ struct Arguments {
     /// Run just this many seeds.
     #[arg(long)]
     seeds: Option<u64>,
-    /// Only this simulation.
+    /// Only this simulation; may be given several times.
     #[arg(long, value_parser = names())]
-    only: Option<String>,
+    only: Vec<String>,
     /// Steps per seed; chosen by the seed if not given.
     #[arg(long)]
     steps: Option<usize>,
@@ -98,7 +98,8 @@ impl Soak {
         while let Some(seed) = self.next_seed() {
             let case = Case::new(seed, self.arguments.steps);
             let chosen = |simulation: &&Simulation| {
-                self.arguments.only.as_ref().is_none_or(|only| *only == simulation.name)
+                let only = &self.arguments.only;
+                only.is_empty() || only.iter().any(|only| only == simulation.name)
             };
             for simulation in SIMULATIONS.iter().filter(chosen) {
                 self.progress.lock().jobs[job] = Some((seed, simulation.name, Instant::now()));

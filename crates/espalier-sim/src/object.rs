@@ -47,7 +47,8 @@ impl SimulatedObjectDevice {
     }
 }
 
-fn options(random: &mut Random) -> Options {
+/// Sizes and times that a seed chooses.
+pub(crate) fn options(random: &mut Random) -> Options {
     Options {
         segment_blocks: *random.choose(&[16, 64, 256]),
         delta_runs: *random.choose(&[4, 32, 500]),
@@ -85,6 +86,10 @@ impl CrashDevice for SimulatedObjectDevice {
 
     fn change(point: &BucketPoint) -> u64 {
         point.change()
+    }
+
+    fn reach(point: &BucketPoint) -> u64 {
+        point.reach()
     }
 
     fn pending(point: &BucketPoint) -> usize {

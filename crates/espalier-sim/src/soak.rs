@@ -6,8 +6,8 @@
 //! is where most power cuts are tried.
 
 use crate::{
-    Failure, Outcome, Profile, Setup, SimulatedObjectDevice, Step, Workload, catch, crash, differential,
-    fault, minimize,
+    Failure, Outcome, Profile, Setup, SimulatedJournaledDevice, SimulatedObjectDevice, Step, Workload, catch,
+    crash, differential, fault, minimize,
 };
 use espalier_storage::Random;
 
@@ -86,6 +86,15 @@ pub const SIMULATIONS: &[Simulation] = &[
         ..simulation("object", |case, tally| {
             let plan = crash::Plan { one_in: 1, outcomes: 2, last: Some(recorded(&case.setup)) };
             let run = crash::run_on::<SimulatedObjectDevice>(&case.setup, &case.steps, plan);
+            run.map(|more| tally.crash.add(more))
+        })
+    },
+    Simulation {
+        rounds: 4,
+        case: |case, round| short(case.setup.seed, round | 1 << 23),
+        ..simulation("journal", |case, tally| {
+            let plan = crash::Plan { one_in: 1, outcomes: 2, last: Some(recorded(&case.setup)) };
+            let run = crash::run_on::<SimulatedJournaledDevice>(&case.setup, &case.steps, plan);
             run.map(|more| tally.crash.add(more))
         })
     },

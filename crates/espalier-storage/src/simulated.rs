@@ -62,10 +62,15 @@ impl CrashPoint {
     }
 
     /// The device as it is found when the process that wrote to it died and the power did not fail:
-    /// all that was written is there.
+    /// all that was written is there, and what was not synced may be lost by a later power cut.
     #[must_use]
     pub fn kill(&self) -> SimulatedDevice {
-        SimulatedDevice::from_image(self.written_image(), self.change())
+        let device = SimulatedDevice::from_image(self.written_image(), self.change());
+        {
+            let mut state = device.state.lock();
+            (state.durable, state.pending) = self.unsynced();
+        }
+        device
     }
 }
 

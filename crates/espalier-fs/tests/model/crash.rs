@@ -8,7 +8,8 @@ use crate::run::{Run, open_fs, open_store};
 use crate::tree::{Id, ROOT, Tree};
 use crate::world::Random;
 use espalier_fs::{Caller, FileFlags, FileKind, FileSystem, NewNode, NodeId};
-use espalier_storage::{CrashPoint, Device, SimulatedDevice};
+use espalier_sim::CrashDevice;
+use espalier_storage::Device;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -58,7 +59,12 @@ impl History {
     /// After a crash at `change` this is seen.
     #[track_caller]
     pub(crate) fn assert_possible(&self, change: u64, found: u64, what: &str) {
-        let possible = self.possible(change);
+        self.assert_among(self.possible(change, change), found, what);
+    }
+
+    /// This is what there was after one of some steps.
+    #[track_caller]
+    fn assert_among(&self, possible: std::ops::RangeInclusive<usize>, found: u64, what: &str) {
         assert!(
             self.states[possible.clone()].iter().any(|(_, hash)| *hash == found),
             "{what}: the tree is none of those after steps {possible:?}, but {:?}",
@@ -66,46 +72,51 @@ impl History {
         );
     }
 
-    /// The steps after which a crash may find the store.
-    fn possible(&self, change: u64) -> std::ops::RangeInclusive<usize> {
+    /// The steps after which a crash at `change` may find the store, if what began before `reach` may
+    /// have changed something.
+    fn possible(&self, change: u64, reach: u64) -> std::ops::RangeInclusive<usize> {
         let least =
             self.promises.iter().filter(|(at, _)| *at <= change).map(|(_, step)| *step).max().unwrap_or(0);
-        let most = self.states.iter().rposition(|(began, _)| *began < change || *began == 0).unwrap_or(0);
+        let most = self.states.iter().rposition(|(began, _)| *began < reach || *began == 0).unwrap_or(0);
         least..=most.max(least)
     }
 }
 
 /// `set` says what the run is to do more often.
-pub(crate) fn run(seed: u64, set: impl FnOnce(&mut Run)) {
-    let device = Arc::new(SimulatedDevice::new(64 << 20, seed));
+pub(crate) fn run<D: CrashDevice>(seed: u64, set: impl FnOnce(&mut Run)) {
+    let device = D::blank(64 << 20, seed).expect("a device");
     let mut run = Run::on(seed, device.clone());
     set(&mut run);
     run.fs.syncfs().expect("syncfs");
+    device.settle().expect("what was synced is safe");
     let mut random = Random(seed ^ 0xc7a5);
     device.record_crash_points(1 + random.next() % 12);
-    let start = device.counts().changes();
+    let start = device.changes();
     let mut history = History::new(start);
     history.record(0, &run.tree);
     for _ in 0..STEPS {
-        let began = device.counts().changes();
+        let began = device.changes();
         run.synced = None;
         run.step();
         history.record(began, &run.tree);
         if let Some(what) = run.synced {
-            history.promise(device.counts().changes(), what);
+            history.promise(device.changes(), what);
         }
     }
     device.record_crash_points(0);
     for point in device.take_crash_points() {
         for _ in 0..2 {
-            crash(&run, &history, &point, random.next());
+            crash::<D>(&run, &history, &point, random.next());
         }
     }
 }
 
-pub(crate) fn crash(run: &Run, history: &History, point: &CrashPoint, survivors: u64) {
-    let device: Arc<dyn Device> = Arc::new(point.crash(survivors));
-    let what = format!("seed {}, crash at change {}, survivors {survivors}", run.seed, point.change());
+pub(crate) fn crash<D: CrashDevice>(run: &Run, history: &History, point: &D::Point, survivors: u64) {
+    let what = format!("seed {}, crash at change {}, survivors {survivors}", run.seed, D::change(point));
+    let device = D::crash_at(point, survivors).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let possible = history.possible(D::change(point), D::reach(point));
+    let possible = if device.loses_synced() { 0..=*possible.end() } else { possible };
+    let device: Arc<dyn Device> = Arc::new(device);
     let store = open_store(&device, &run.world);
     let fs = open_fs(&store, &run.world, &mut Random(survivors), &Arc::default(), run.keeps_handles);
     let sound = || {
@@ -113,7 +124,7 @@ pub(crate) fn crash(run: &Run, history: &History, point: &CrashPoint, survivors:
         assert_eq!((report.problems, report.orphans), (vec![], 0), "{what}");
     };
     sound();
-    history.assert_possible(point.change(), hash_found(&fs), &what);
+    history.assert_among(possible, hash_found(&fs), &what);
     // Work goes on, and nothing given out before is given out again.
     fs.set_flags(NodeId::ROOT, FileFlags::default(), &Caller::default()).expect("root may");
     let new = fs.mknod(NodeId::ROOT, b"after the crash", NewNode::Regular, 0o644, &Caller::default());

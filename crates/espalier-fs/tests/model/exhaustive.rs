@@ -204,7 +204,7 @@ fn one(base: &Base, number: usize) -> usize {
     let points = device.take_crash_points();
     for point in &points {
         for _ in 0..2 {
-            crash(&run, &history, point, random.next());
+            crash::<SimulatedDevice>(&run, &history, point, random.next());
         }
     }
     2 * points.len()

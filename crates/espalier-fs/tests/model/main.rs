@@ -22,6 +22,8 @@ mod whole_trees;
 mod world;
 mod written;
 
+use espalier_sim::{SimulatedJournaledDevice, SimulatedObjectDevice};
+use espalier_storage::SimulatedDevice;
 use run::Run;
 
 /// The seeds to run: `count` of them, unless the environment says otherwise.
@@ -120,16 +122,26 @@ fn another_file_system_goes_on_where_one_was() {
 #[test]
 fn a_crash_leaves_a_prefix_of_the_operations() {
     for seed in seeds(12) {
-        crash::run(seed, |_| ());
+        crash::run::<SimulatedDevice>(seed, |_| ());
     }
     for seed in seeds(6) {
-        crash::run(seed, |run| run.of_links = true);
+        crash::run::<SimulatedDevice>(seed, |run| run.of_links = true);
+    }
+}
+
+#[test]
+fn a_crash_on_an_object_store_leaves_a_prefix_of_the_operations() {
+    for seed in seeds(4) {
+        crash::run::<SimulatedObjectDevice>(seed, |_| ());
+    }
+    for seed in seeds(4) {
+        crash::run::<SimulatedJournaledDevice>(seed, |run| run.of_links = seed.is_multiple_of(2));
     }
 }
 
 #[test]
 fn a_crash_leaves_a_copy_of_a_large_file_as_far_as_it_was() {
     for seed in seeds(3) {
-        crash::run(seed, |run| run.of_copies = true);
+        crash::run::<SimulatedDevice>(seed, |run| run.of_copies = true);
     }
 }

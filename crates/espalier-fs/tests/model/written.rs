@@ -74,7 +74,7 @@ fn one(seed: u64) -> usize {
     device.record_crash_points(0);
     let points = device.take_crash_points();
     for point in &points {
-        crash(&run, &history, point, random.next());
+        crash::<SimulatedDevice>(&run, &history, point, random.next());
     }
     points.len()
 }

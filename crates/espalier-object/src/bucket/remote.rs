@@ -3,6 +3,9 @@
 //! Protocol: each request is one future on the [`EventLoop`], with a time limit. `object_store`
 //! repeats nothing: what is repeated, and what a lost reply means, is decided above.
 
+#[cfg(all(test, feature = "aws"))]
+mod tests;
+
 use super::event_loop::EventLoop;
 use super::{
     Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, Reply, Request, Ticket, Version,
@@ -259,8 +262,14 @@ fn time_limit(request: &Request) -> Duration {
 /// What to do about an error of `object_store`.
 fn failure(error: object_store::Error) -> Failure {
     use object_store::Error;
-    let text = causes(&error);
+    let mut text = causes(&error);
+    if text.contains("RequestTimeTooSkewed") {
+        text.push_str("; the clock of this machine is too far from the server's: set it");
+    }
+    let said = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let kind = match &error {
+        // For a conditional put it comes as a condition that does not hold.
+        _ if said(&["NoSuchBucket"]) => FailureKind::NotFound,
         Error::NotFound { .. } => FailureKind::NotFound,
         Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
             FailureKind::Condition
@@ -270,8 +279,9 @@ fn failure(error: object_store::Error) -> Failure {
         | Error::NotSupported { .. }
         | Error::InvalidPath { .. }
         | Error::UnknownConfigurationKey { .. } => FailureKind::Unsupported,
-        _ if ["503", "SlowDown", "429"].iter().any(|word| text.contains(word)) => FailureKind::Throttled,
-        _ if text.contains("NoSuchBucket") => FailureKind::NotFound,
+        // Some of these come as a bad request.
+        _ if said(&["ExpiredToken", "InvalidToken", "RequestTimeTooSkewed"]) => FailureKind::Denied,
+        _ if said(&["503", "SlowDown", "429"]) => FailureKind::Throttled,
         _ => FailureKind::Unknown,
     };
     Failure::new(kind, text)

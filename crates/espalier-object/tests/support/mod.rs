@@ -1,8 +1,10 @@
 //! Blocks that say what they are.
 #![allow(dead_code, reason = "not every test uses everything")]
 
-use espalier_object::{ObjectDevice, Options};
-use espalier_storage::{AlignedBuf, BLOCK, Device};
+use espalier_object::{Failure, ObjectDevice, Options, Reply, Ticket};
+use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, SimulatedDevice, SimulatedEnvironment};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Small segments, a short delta, no cache to speak of.
 pub(crate) fn options() -> Options {
@@ -54,5 +56,32 @@ pub(crate) fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
     match std::env::var("ESPALIER_SEED") {
         Ok(list) => list.split(',').map(|seed| seed.trim().parse().expect("a number")).collect(),
         Err(_) => regressions.iter().copied().chain(1..=count).collect(),
+    }
+}
+
+/// Map checkpoints, compaction and deletion at every opportunity.
+pub(crate) fn eager(journal: Option<&Arc<SimulatedDevice>>) -> Options {
+    Options {
+        segment_blocks: 4,
+        delta_runs: 1,
+        cache_bytes: 0,
+        probe: false,
+        grace: Duration::ZERO,
+        journal: journal.map(|journal| Arc::clone(journal) as Arc<dyn Device>),
+        ..options()
+    }
+}
+
+/// A clock that stands still, and numbers from a seed.
+pub(crate) fn environment(seed: u64) -> Arc<dyn Environment> {
+    Arc::new(SimulatedEnvironment::new(seed))
+}
+
+/// The outcome of a request that has ended.
+pub(crate) struct Ready(pub(crate) std::result::Result<Reply, Failure>);
+
+impl Ticket for Ready {
+    fn wait(self: Box<Self>) -> std::result::Result<Reply, Failure> {
+        self.0
     }
 }

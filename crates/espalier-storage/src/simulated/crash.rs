@@ -58,6 +58,11 @@ impl CrashPoint {
         image
     }
 
+    /// What was durable, and what was written since.
+    pub(super) fn unsynced(&self) -> (Image, Vec<Arc<Pending>>) {
+        (self.durable.clone(), self.pending.clone())
+    }
+
     /// What is found after the power cut.
     pub(super) fn surviving_image(&self, random: &mut Random) -> Image {
         let mut image = self.durable.clone();

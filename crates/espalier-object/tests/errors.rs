@@ -1,0 +1,193 @@
+//! Stores that are away, refuse, have too much to do, or are gone, while a device is in use.
+
+mod support;
+
+use espalier_object::{
+    Access, Bucket, Failure, FailureKind, ObjectDevice, Options, Present, Reply, Request, SimulatedBucket,
+    Ticket, Trouble,
+};
+use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, SimulatedEnvironment};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{block, options, read, seeds, write};
+
+fn simulated(seed: u64) -> (Arc<SimulatedBucket>, Arc<SimulatedEnvironment>, Arc<dyn Environment>) {
+    let environment = Arc::new(SimulatedEnvironment::new(seed));
+    (Arc::new(SimulatedBucket::new(seed)), environment.clone(), environment)
+}
+
+#[test]
+fn a_store_that_is_away_fails_the_sync_and_latches() {
+    let (bucket, _, environment) = simulated(9);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options()).unwrap();
+    write(&device, 0, &[1]);
+    device.sync().unwrap();
+    write(&device, 0, &[2]);
+    bucket.set_away(true);
+    let error = device.sync().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io, "{error}");
+    bucket.set_away(false);
+    // What was written may or may not be there: nothing after it pretends.
+    assert!(device.sync().is_err());
+    assert!(device.write_at(0, &[&block(3)]).is_err());
+    assert!(device.failure().is_some() && !device.is_fenced());
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::TakeOver, options()).unwrap();
+    assert!([1, 2].contains(&read(&device, 0, 1)[0]));
+    // The root is gone: the store was deleted while it was in use.
+    write(&device, 0, &[5]);
+    bucket.remove("root");
+    let error = device.sync().unwrap_err();
+    assert!(error.to_string().contains("was deleted"), "{error}");
+    assert_eq!(device.len(), (1 << 30) / BLOCK as u64 * BLOCK as u64);
+}
+
+/// A store that is away for some requests, and then refuses some, as with credentials that have run
+/// out, before it is there again.
+#[derive(Debug)]
+struct Absent {
+    bucket: Arc<SimulatedBucket>,
+    away: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+struct Refused(FailureKind);
+
+impl Ticket for Refused {
+    fn wait(self: Box<Self>) -> Result<Reply, Failure> {
+        Err(Failure::new(self.0, "not now"))
+    }
+}
+
+impl Bucket for Absent {
+    fn name(&self) -> &str {
+        self.bucket.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        for (left, kind) in [(&self.away, FailureKind::Unknown), (&self.refused, FailureKind::Denied)] {
+            let take = |left: usize| left.checked_sub(1);
+            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok() {
+                return Box::new(Refused(kind));
+            }
+        }
+        self.bucket.submit(request)
+    }
+}
+
+#[test]
+fn callers_wait_for_a_store_that_is_away_if_they_shall() {
+    let (bucket, simulated, environment) = simulated(11);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let absent = Arc::new(Absent { bucket, away: AtomicUsize::new(0), refused: AtomicUsize::new(0) });
+    let wait = Options { budget: None, cache_bytes: 0, ..options() };
+    let open = |options| ObjectDevice::open(absent.clone(), &environment, Access::TakeOver, options);
+    let device = open(wait.clone()).unwrap();
+    write(&device, 0, &[1, 2]);
+    let begin = simulated.monotonic();
+    absent.away.store(2000, Ordering::SeqCst);
+    absent.refused.store(2000, Ordering::SeqCst);
+    device.sync().unwrap();
+    assert!(simulated.monotonic() - begin > Duration::from_secs(3600));
+    absent.away.store(2000, Ordering::SeqCst);
+    assert_eq!(read(&device, 0, 2), [1, 2]);
+    drop(device);
+    // One that is being opened does not wait without end, and learns of a refusal at once.
+    absent.away.store(2000, Ordering::SeqCst);
+    let begin = simulated.monotonic();
+    assert_eq!(open(wait.clone()).unwrap_err().kind, ErrorKind::Io);
+    assert!(simulated.monotonic() - begin < Duration::from_secs(300));
+    absent.away.store(0, Ordering::SeqCst);
+    absent.refused.store(2000, Ordering::SeqCst);
+    assert_eq!(open(wait).unwrap_err().kind, ErrorKind::PermissionDenied);
+}
+
+/// Credentials run out while the device is in use, and new ones come within the budget, or later.
+#[test]
+fn credentials_that_run_out_are_waited_for_as_long_as_the_budget_lasts() {
+    let (bucket, simulated, environment) = simulated(12);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let absent = Arc::new(Absent { bucket, away: AtomicUsize::new(0), refused: AtomicUsize::new(0) });
+    let open = || {
+        let options = Options { cache_bytes: 0, ..options() };
+        ObjectDevice::open(absent.clone(), &environment, Access::TakeOver, options).unwrap()
+    };
+    let device = open();
+    write(&device, 0, &[1]);
+    absent.refused.store(5, Ordering::SeqCst);
+    device.sync().unwrap();
+    absent.refused.store(5, Ordering::SeqCst);
+    assert_eq!(read(&device, 0, 1), [1]);
+    // They do not come in time: nothing pretends to be durable, and the error says what to do.
+    write(&device, 0, &[2]);
+    absent.refused.store(usize::MAX, Ordering::SeqCst);
+    let begin = simulated.monotonic();
+    let error = device.sync().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::PermissionDenied, "{error}");
+    assert!(error.to_string().contains("check the credentials"), "{error}");
+    let waited = simulated.monotonic() - begin;
+    assert!(waited > Duration::from_secs(30) && waited < Duration::from_secs(300), "{waited:?}");
+    absent.refused.store(0, Ordering::SeqCst);
+    assert!(device.sync().is_err() && device.failure().is_some() && !device.is_fenced());
+    drop(device);
+    // The put of the root never arrived.
+    assert_eq!(read(&open(), 0, 1), [1]);
+}
+
+/// The bucket is deleted under a device that would wait for ever for one that is away.
+#[test]
+fn a_bucket_that_is_deleted_gives_errors_and_no_endless_wait() {
+    let (bucket, _, environment) = simulated(13);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let open = |access| {
+        let options = Options { cache_bytes: 0, budget: None, ..options() };
+        ObjectDevice::open(bucket.clone(), &environment, access, options)
+    };
+    let device = open(Access::Write).unwrap();
+    write(&device, 0, &[1; 40]);
+    device.sync().unwrap();
+    let reader = open(Access::ReadOnly).unwrap();
+    for (name, _) in bucket.objects() {
+        bucket.remove(&name);
+    }
+    for each in [&device, &reader] {
+        let error = each.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+        assert!(error.kind == ErrorKind::Io && error.to_string().contains("deleted"), "{error}");
+    }
+    assert_eq!(reader.newer().unwrap_err().kind, ErrorKind::NotFound);
+    write(&device, 0, &[2]);
+    let error = device.sync().unwrap_err();
+    assert!(error.kind == ErrorKind::Io && error.to_string().contains("deleted"), "{error}");
+    assert!(device.step().is_err() && device.close().is_err());
+    assert_eq!(open(Access::TakeOver).unwrap_err().kind, ErrorKind::NotFound);
+}
+
+/// A server that has too much to do for most requests is asked less often, and nothing fails.
+#[test]
+fn throttling_makes_everything_slower_and_nothing_fail() {
+    for seed in seeds(&[], 8) {
+        let mut waited = [Duration::ZERO; 2];
+        for (wait, trouble) in waited
+            .iter_mut()
+            .zip([Trouble { fail: 2, ..Trouble::default() }, Trouble { throttle: 2, ..Trouble::default() }])
+        {
+            let (bucket, simulated, environment) = simulated(seed);
+            ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+            let options = Options { budget: None, ..options() };
+            let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options).unwrap();
+            bucket.set_trouble(trouble);
+            let begin = simulated.monotonic();
+            for tag in 1..60 {
+                write(&device, tag, &[tag; 30]);
+                device.sync().unwrap();
+                device.step().unwrap();
+                assert_eq!(read(&device, tag, 30), vec![tag; 30], "seed {seed}");
+            }
+            *wait = simulated.monotonic() - begin;
+            assert!(device.request_counts().repeats > 50, "{:?}", device.request_counts());
+            device.close().unwrap();
+        }
+        assert!(waited[1] > 2 * waited[0], "seed {seed}: {waited:?}");
+    }
+}
