@@ -8,6 +8,7 @@
 
 pub mod compare;
 mod contender;
+mod objects;
 mod options;
 mod report;
 mod steps;
