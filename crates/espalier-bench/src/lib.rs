@@ -9,6 +9,7 @@
 pub mod compare;
 mod contender;
 mod curves;
+mod objects;
 mod options;
 mod picture;
 mod random;

@@ -15,7 +15,13 @@ pub(crate) enum Suite {
     Workspaces,
     /// Rates by number, size, age, fullness and threads: creation, ageing, servers, memory
     Curves,
+    /// Work in an object store, on a server of loopback whose requests are made to wait
+    Objects,
 }
+
+/// The contenders unless others are asked for.
+const CONTENDERS: [&str; 4] = ["ext4", "xfs", "btrfs", "espalier"];
+const OBJECT_CONTENDERS: [&str; 5] = ["espalier", "espalier+journal", "juicefs", "rclone", "s3fs"];
 
 /// Under which user the commands of the suite on workspaces run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,9 +42,10 @@ pub(crate) struct Options {
     /// Which suite
     #[arg(value_enum, default_value = "files")]
     pub(crate) suite: Suite,
-    /// The file systems that are compared: ext4, xfs, btrfs, espalier; mount options follow a plus
-    /// sign (espalier+writeback)
-    #[arg(long, value_delimiter = ',', default_value = "ext4,xfs,btrfs,espalier")]
+    /// The file systems that are compared: ext4, xfs, btrfs, espalier (these by default); mount
+    /// options follow a plus sign (espalier+writeback). In object stores: espalier,
+    /// espalier+journal, espalier+disk_cache, before, juicefs, rclone, s3fs
+    #[arg(long, value_delimiter = ',')]
     pub(crate) contenders: Vec<String>,
     /// Which steps of the suite, in the fixed order; `--steps help` lists them
     #[arg(long, value_delimiter = ',', default_value = "all")]
@@ -101,6 +108,10 @@ pub(crate) struct Options {
     /// The suite on workspaces measures all with one live workspace, and again with so many
     #[arg(long, default_value_t = 1)]
     pub(crate) live: usize,
+    /// Milliseconds that each request to an object store is made to wait; everything is measured
+    /// with each
+    #[arg(long, value_delimiter = ',', default_value = "0,10,50")]
+    pub(crate) delays: Vec<u64>,
     /// The users whose commands the suite on workspaces measures
     #[arg(long, value_enum, value_delimiter = ',', default_value = "root,user")]
     pub(crate) users: Vec<User>,
@@ -125,13 +136,26 @@ const EXAMPLES: &str = "Examples:
   espalier-bench curves --steps creation,ageing --device-size 12G
                                                         a million files; a hundred pulls by git
   espalier-bench workspaces --live 10000                workspaces, one live and ten thousand
+  espalier-bench objects --file-size 512M --tree-bytes 200M
+                                                        in an object store that is 0, 10 and 50 ms
+                                                        away
   espalier-bench workspaces --quick --entries 5000 --live 10
                                                         some seconds: a check that it runs";
 
 impl Options {
     /// Applies `--quick`, `--before` and `--bound`.
     pub(crate) fn settle(mut self) -> Self {
-        if self.before.is_some() && !self.contenders.iter().any(|name| name.starts_with(BEFORE)) {
+        if self.contenders.is_empty() {
+            let names: &[&str] = match self.suite {
+                Suite::Objects => &OBJECT_CONTENDERS,
+                _ => &CONTENDERS,
+            };
+            self.contenders = names.iter().map(|name| (*name).to_owned()).collect();
+        }
+        if self.before.is_some()
+            && self.suite != Suite::Objects
+            && !self.contenders.iter().any(|name| name.starts_with(BEFORE))
+        {
             self.contenders.push(BEFORE.into());
         }
         // The other suite is about what it cannot do.

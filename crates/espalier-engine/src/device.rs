@@ -14,6 +14,7 @@
 use crate::lock_order::{RankedMutex, rank};
 use crate::{Error, ErrorKind, Extent, Result};
 use espalier_storage::{AlignedBuf, Device};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -86,6 +87,23 @@ impl GuardedDevice {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         Ok(self.inner.read_at(offset, buffer)?)
+    }
+
+    /// Announces reads of these byte ranges. A hint.
+    pub(crate) fn announce(&self, ranges: &[Range<u64>]) {
+        if !ranges.is_empty() && self.wants_announcements() {
+            self.inner.announce(ranges);
+        }
+    }
+
+    /// True if announcements make reads faster.
+    pub(crate) fn wants_announcements(&self) -> bool {
+        self.read_ahead_bytes() > 0
+    }
+
+    /// How many bytes should have been announced at any time; 0 if announcements change nothing.
+    pub(crate) fn read_ahead_bytes(&self) -> u64 {
+        self.inner.read_ahead_bytes()
     }
 
     /// The bytes of `extent`. The caller has checked that its length is reasonable.

@@ -2,8 +2,11 @@
 //! wherever they lie on the device.
 
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Slice, Store};
-use espalier_storage::{CountingDevice, MemoryDevice, Random, SimulatedEnvironment};
-use std::sync::Arc;
+use espalier_storage::{BLOCK, CountingDevice, Device, MemoryDevice, Random, Result, SimulatedEnvironment};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const FILES: usize = 3000;
 
@@ -81,6 +84,77 @@ fn reads_in_the_order_of_keys_are_expected() {
     assert!(counts.requests < FILES as u64 / 2, "{} reads", counts.requests);
     let bytes: usize = (0..FILES).map(|n| value(n).len()).sum();
     assert!(counts.bytes < bytes as u64 * 5 / 2, "{} bytes read for {bytes}", counts.bytes);
+    store.close().unwrap();
+}
+
+/// A device far away: a read of blocks that were not announced waits for an answer.
+#[derive(Debug)]
+struct Distant {
+    inner: Counted,
+    announced: Mutex<BTreeSet<u64>>,
+    waits: AtomicU64,
+}
+
+const DISTANT_BYTES: u64 = 2 << 20;
+
+fn blocks(range: &Range<u64>) -> Range<u64> {
+    range.start / BLOCK as u64..range.end / BLOCK as u64
+}
+
+impl Device for Distant {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let mut announced = self.announced.lock().unwrap();
+        let wanted = blocks(&(offset..offset + buffer.len() as u64));
+        if !wanted.into_iter().all(|block| announced.remove(&block)) {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.read_at(offset, buffer)
+    }
+    fn announce(&self, ranges: &[Range<u64>]) {
+        assert!(ranges.iter().all(|range| (range.start | range.end).is_multiple_of(BLOCK as u64)));
+        self.announced.lock().unwrap().extend(ranges.iter().flat_map(blocks));
+    }
+    fn read_ahead_bytes(&self) -> u64 {
+        DISTANT_BYTES
+    }
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
+        self.inner.write_at(offset, buffers)
+    }
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+#[test]
+fn a_device_far_away_is_told_of_a_scan_before_it_reads() {
+    let (device, index) = shuffled();
+    let distant =
+        Arc::new(Distant { inner: device.clone(), announced: Mutex::default(), waits: AtomicU64::new(0) });
+    let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
+    let store = Store::open(distant.clone(), environment(), options).unwrap();
+    let before = device.counts();
+    let mut most = 0;
+    for n in 0..FILES {
+        read(&store, &device, index, n);
+        while store.read_ahead() {}
+        most = most.max(distant.announced.lock().unwrap().len() * BLOCK);
+    }
+    let waits = distant.waits.load(Ordering::Relaxed);
+    let reads = device.counts().since(&before).reads.requests;
+    assert!(waits * 4 < reads, "{waits} of {reads} reads were not announced");
+    // What is announced is read then.
+    let left = distant.announced.lock().unwrap().len() * BLOCK;
+    assert!(most < 3 * DISTANT_BYTES as usize, "{most} bytes were announced at a time");
+    assert!(left < 1 << 20, "{left} bytes were announced in vain");
     store.close().unwrap();
 }
 

@@ -18,6 +18,7 @@ mod check;
 mod claim;
 mod compact;
 mod error;
+mod frames;
 mod inner;
 mod journaled;
 mod maintain;

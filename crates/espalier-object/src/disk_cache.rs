@@ -129,6 +129,11 @@ impl DiskCache {
         }
     }
 
+    /// True if a frame seems to be there.
+    pub(crate) fn has(&self, object: &NewObject, frame: u32) -> bool {
+        self.slots.lock().has(&Key::new(object, frame))
+    }
+
     /// A frame with its trailer, if it is there and right.
     pub(crate) fn get(&self, object: &NewObject, frame: u32) -> Option<Bytes> {
         let key = Key::new(object, frame);

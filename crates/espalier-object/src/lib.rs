@@ -26,6 +26,7 @@ mod bucket;
 mod cache;
 mod device;
 mod disk_cache;
+mod fetches;
 mod format;
 mod journal;
 mod map;

@@ -125,6 +125,12 @@ impl Segment {
         (0..).zip(self.body.iter().skip(1))
     }
 
+    /// All its bytes.
+    #[cfg(test)]
+    pub(crate) fn body(&self) -> Vec<Bytes> {
+        self.body.clone()
+    }
+
     fn put(&self) -> Request {
         Request::Put { name: self.object.name(), body: self.body.clone(), condition: Condition::None }
     }

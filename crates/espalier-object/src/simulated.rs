@@ -249,6 +249,17 @@ impl Ticket for SimulatedTicket {
     }
 }
 
+impl Drop for SimulatedTicket {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.outcomes.remove(&self.1);
+        // Nothing comes of a get whose caller is gone; a change may still take effect.
+        if state.under_way.get(&self.1).is_some_and(|request| !request.changes()) {
+            state.under_way.remove(&self.1);
+        }
+    }
+}
+
 impl State {
     fn new(objects: Objects, clock: u64, random: Random) -> Self {
         Self {

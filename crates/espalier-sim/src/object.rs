@@ -4,6 +4,7 @@ use crate::{CrashDevice, Outcome};
 use espalier_object::{Access, BucketPoint, ObjectDevice, Options, Present, SimulatedBucket, Trouble};
 use espalier_storage::{Device, Environment, Random, Result, SimulatedEnvironment};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +125,14 @@ impl Device for SimulatedObjectDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.device.read_at(offset, buffer)
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.device.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.device.read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use crate::{Device, Result};
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Size classes of requests: class `i` holds requests of at most `4096 << i` bytes, the last all
@@ -149,6 +150,14 @@ impl<D: Device> Device for CountingDevice<D> {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.reads.count(buffer.len() as u64);
         self.inner.read_at(offset, buffer)
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.inner.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.inner.read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use std::fmt::Debug;
+use std::ops::Range;
 
 /// The unit of I/O in bytes: offsets, lengths and buffer addresses are multiples of it.
 pub const BLOCK: usize = 4096;
@@ -25,6 +26,19 @@ pub trait Device: Send + Sync + Debug {
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) past the end, otherwise whatever the
     /// device says.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
+
+    /// Announces reads of these byte ranges, which begin and end at whole blocks and will follow
+    /// soon, in about this order. A hint: not all that is announced need be read, nor the other way
+    /// round. Returns without waiting for what is announced.
+    fn announce(&self, ranges: &[Range<u64>]) {
+        let _ = ranges;
+    }
+
+    /// How many bytes should have been announced at any time, so that the device is never idle; 0
+    /// if announcements change nothing.
+    fn read_ahead_bytes(&self) -> u64 {
+        0
+    }
 
     /// Writes the concatenation of `buffers` at byte `offset`. Each buffer is aligned by itself.
     /// Not durable before [`Device::sync`].
@@ -59,6 +73,14 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         (**self).read_at(offset, buffer)
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        (**self).announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        (**self).read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

@@ -9,6 +9,7 @@
 
 use crate::{Device, Error, ErrorKind, Operation, Result};
 use parking_lot::{Condvar, Mutex};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,14 @@ impl Device for GatedDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.inner.read_at(offset, buffer)
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.inner.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.inner.read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

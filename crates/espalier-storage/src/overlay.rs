@@ -6,6 +6,7 @@ use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, MemoryDevice, Result};
 use parking_lot::RwLock;
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Reads what was written to it, and everything else from the device below.
 #[derive(Debug)]
@@ -56,6 +57,14 @@ impl<D: Device> Device for OverlayDevice<D> {
             at = end;
         }
         Ok(())
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.below.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.below.read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

@@ -10,6 +10,7 @@ use espalier_object::{Access, Location, ObjectDevice, RemoteBucket, RequestCount
 use espalier_storage::{Device, Environment, ErrorKind, FileDevice, OpenMode};
 pub(crate) use object_options::ObjectOptions;
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -178,6 +179,14 @@ impl Device for LeasedDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
         self.device.read_at(offset, buffer)
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.device.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.device.read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {

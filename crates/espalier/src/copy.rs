@@ -235,6 +235,14 @@ impl Device for Source {
         self.device.read_at(offset, buffer)
     }
 
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.device.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.device.read_ahead_bytes()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
         let length: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
         self.take(offset / BLOCK as u64..(offset + length) / BLOCK as u64);

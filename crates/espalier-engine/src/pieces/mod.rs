@@ -72,9 +72,10 @@ pub(crate) struct CacheStats {
 impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
-        let read_ahead = Arc::new(PieceReadahead::new(&device, read_ahead_share(capacity)));
+        let read_ahead =
+            Arc::new(PieceReadahead::new(&device, read_ahead_share(capacity, device.read_ahead_bytes())));
         Self {
-            cache: Cache::new(cache_share(capacity)),
+            cache: Cache::new(cache_share(capacity, device.read_ahead_bytes())),
             writer: PieceWriter::new(device.clone(), locator.clone(), read_ahead.clone()),
             read_ahead,
             device,
@@ -92,8 +93,15 @@ impl Pieces {
         {
             return;
         }
-        self.cache.set_capacity(cache_share(capacity));
-        self.read_ahead.set_limits(read_ahead_share(capacity));
+        let device_bytes = self.device.read_ahead_bytes();
+        self.cache.set_capacity(cache_share(capacity, device_bytes));
+        self.read_ahead.set_limits(read_ahead_share(capacity, device_bytes));
+    }
+
+    /// How many bytes of values the device wants announced at any time, so that it is never idle; 0
+    /// if announcements change nothing.
+    pub(crate) fn wanted_ahead(&self) -> u64 {
+        self.device.read_ahead_bytes()
     }
 
     /// Figures. Cheap.
@@ -176,14 +184,20 @@ impl Pieces {
     }
 }
 
-/// Of `capacity`, the bytes for device readahead and those for the prefetch queue.
-fn read_ahead_share(capacity: u64) -> (u64, u64) {
-    ((capacity / 8).min(MAX_READ_AHEAD_BYTES), (capacity / 16).min(MAX_READ_AHEAD_BYTES))
+/// Of `capacity`, the bytes for device readahead and those for the prefetch queue. Where
+/// announcements keep a device busy, they are twice the `device_bytes` that it wants announced: a
+/// reader uses one half while the other arrives.
+fn read_ahead_share(capacity: u64, device_bytes: u64) -> (u64, u64) {
+    let for_queue = match device_bytes {
+        0 => (capacity / 16).min(MAX_READ_AHEAD_BYTES),
+        bytes => (capacity / 8).min(bytes.saturating_mul(2)),
+    };
+    ((capacity / 8).min(MAX_READ_AHEAD_BYTES), for_queue)
 }
 
 /// Of `capacity`, the bytes for decoded pieces.
-fn cache_share(capacity: u64) -> u64 {
-    let (device, queue) = read_ahead_share(capacity);
+fn cache_share(capacity: u64, device_bytes: u64) -> u64 {
+    let (device, queue) = read_ahead_share(capacity, device_bytes);
     capacity - device - queue
 }
 

@@ -139,6 +139,7 @@ impl PrefetchQueue {
             }
         }
         extents.sort_by_key(|(_, turns, _)| turns.start);
+        let mut announced = Vec::new();
         let mut table = self.table.lock();
         for (range, turns, values) in extents {
             let bytes = cost(&range);
@@ -156,7 +157,10 @@ impl PrefetchQueue {
             table.extents.insert(range.start, extent);
             table.queue.push_back(range.start);
             table.bytes += bytes;
+            announced.push(range);
         }
+        drop(table);
+        self.device.announce(&announced);
     }
 
     /// `scan` has got to `turn`: what it wanted before is not wanted any more.

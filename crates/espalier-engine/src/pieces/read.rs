@@ -87,8 +87,11 @@ impl Pieces {
         let mut run: Option<Extent> = None;
         let missing = ids.filter(|id| !self.cache.contains(*id));
         let places = missing.filter_map(|id| self.locator.locate(id).ok());
-        for location in places.filter(|location| !location.scattered) {
-            let next = location.extent;
+        let places = places.filter(|location| !location.scattered).map(|location| location.extent);
+        let places: Vec<Extent> = places.collect();
+        let bytes = |place: &Extent| place.byte_offset()..place.byte_offset() + place.byte_len() as u64;
+        self.device.announce(&places.iter().map(bytes).collect::<Vec<_>>());
+        for next in places {
             match &mut run {
                 Some(run) if run.end() == next.start => run.blocks = run.blocks.saturating_add(next.blocks),
                 _ => self.expect_extent(run.replace(next)),
@@ -171,6 +174,7 @@ impl Pieces {
         if let [one] = wanted {
             return self.read_value(&one.place, one.offset, &mut out[one.out.clone()]);
         }
+        self.announce(wanted)?;
         let mut rest = wanted;
         while !rest.is_empty() {
             let (run, behind) = rest.split_at(self.together(rest, out)?.max(1));
@@ -195,6 +199,25 @@ impl Pieces {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Has the device begin with all that a reader waits for, where that makes it faster.
+    fn announce(&self, wanted: &[Wanted]) -> Result<()> {
+        if !self.device.wants_announcements() {
+            return Ok(());
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::with_capacity(wanted.len());
+        for one in wanted {
+            let span = PageSpan::of(&one.place, one.offset, one.out.len());
+            let location = self.value_part(&one.place, &span)?;
+            let start = location.extent.byte_offset();
+            let range = start + span.device.start as u64..start + span.device.end as u64;
+            if !location.scattered && !self.read_ahead.queue.covers(&range) {
+                ranges.push(range);
+            }
+        }
+        self.device.announce(&ranges);
         Ok(())
     }
 
@@ -260,6 +283,9 @@ impl Pieces {
             }
         }
         found.sort_unstable_by_key(|(range, _)| range.start);
+        if found.len() > 1 {
+            self.device.announce(&found.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>());
+        }
         let close = |one: &Range<u64>, next: &Range<u64>| next.start <= one.end + NEIGHBOUR_GAP_BYTES;
         let mut rest = &found[..];
         while let Some(((first, _), others)) = rest.split_first() {

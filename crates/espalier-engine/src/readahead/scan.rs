@@ -70,14 +70,15 @@ pub(super) enum ReadOutcome {
 }
 
 impl SequentialScan {
-    /// A scan that begins behind `key`.
-    pub(super) fn new(id: u64, index: IndexId, key: &[u8], is_large: bool) -> Self {
+    /// A scan that begins behind `key`, of large reads or small ones, of a device that wants so many
+    /// bytes announced.
+    pub(super) fn new(id: u64, index: IndexId, key: &[u8], (is_large, device_bytes): (bool, u64)) -> Self {
         Self {
             id,
             index,
             used_at: id,
             walked: WalkedKeys::default(),
-            window: Window::new(is_large),
+            window: Window::new(is_large, device_bytes),
             walk: WalkState::Wanted,
             from: key.into(),
             overtaken_at: None,

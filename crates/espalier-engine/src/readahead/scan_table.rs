@@ -161,7 +161,8 @@ impl ScanTable {
             return false;
         }
         let ended = scans.make_room(index, read.key);
-        scans.active.push(SequentialScan::new(now, index, read.key, is_large));
+        let kind = (is_large, pieces.wanted_ahead());
+        scans.active.push(SequentialScan::new(now, index, read.key, kind));
         drop(scans);
         ended.into_iter().for_each(|scan| pieces.read_ahead.passed(scan, u64::MAX));
         true

@@ -3,7 +3,8 @@
 //! The rest of a long run of large values is left out: an application that reads such a file asks
 //! for large pieces, several at a time, which keeps the device busy without readahead. Shorter
 //! files need it even so: at the start of each, the reads of the kernel are short and come one by
-//! one.
+//! one. Nothing is left out on a device that wants announcements: there no application asks for
+//! enough at a time.
 
 use super::remembered::RememberedValue;
 use crate::Result;
@@ -148,6 +149,7 @@ impl LargeValueRun {
         let range = pieces.range_of(place)?;
         let length = if is_next_key(before, key) { self.length + 1 } else { 1 };
         self.length = if range.end - range.start >= LARGE_FILE_VALUE_BYTES { length } else { 0 };
-        (self.length <= MAX_PREFETCHED_RUN_VALUES).then_some(range)
+        let is_left_out = self.length > MAX_PREFETCHED_RUN_VALUES && pieces.wanted_ahead() == 0;
+        (!is_left_out).then_some(range)
     }
 }

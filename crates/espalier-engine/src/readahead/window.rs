@@ -17,8 +17,10 @@ const SMALL_READS_AFTER_LARGE: u8 = 16;
 /// The first window of a scan and its longest, in bytes of memory. The longest keeps a device busy.
 /// For large reads it is longer: where the mount prefetches large files for an application, the two
 /// read in turn and use up a short window faster than the next one is found.
-fn window_bytes(is_large: bool) -> Range<u64> {
-    if is_large { 2 << 20..16 << 20 } else { 256 << 10..4 << 20 }
+/// Where the device wants more bytes announced than that, the longest has as many.
+fn window_bytes(is_large: bool, device_bytes: u64) -> Range<u64> {
+    let sizes = if is_large { 2 << 20..16 << 20 } else { 256 << 10..4 << 20 };
+    sizes.start..sizes.end.max(device_bytes)
 }
 
 /// See the [module](self).
@@ -29,13 +31,17 @@ pub(super) struct Window {
     limit: u64,
     /// Small reads that are left until it no longer counts as the window of large reads.
     small_reads_left: u8,
+    /// Bytes that the device wants announced.
+    device_bytes: u64,
 }
 
 impl Window {
-    /// The first window of a reader of large or small pieces.
-    pub(super) fn new(is_large: bool) -> Self {
+    /// The first window of a reader of large or small pieces, of a device that wants so many
+    /// bytes announced.
+    pub(super) fn new(is_large: bool, device_bytes: u64) -> Self {
         let small_reads_left = if is_large { SMALL_READS_AFTER_LARGE } else { 0 };
-        Self { bytes: window_bytes(is_large).start, limit: u64::MAX, small_reads_left }
+        let bytes = window_bytes(is_large, device_bytes).start;
+        Self { bytes, limit: u64::MAX, small_reads_left, device_bytes }
     }
 
     /// True if the reader asks for large pieces.
@@ -58,7 +64,7 @@ impl Window {
             true => SMALL_READS_AFTER_LARGE,
             false => self.small_reads_left.saturating_sub(1),
         };
-        self.bytes = self.bytes.min(window_bytes(self.is_large()).end);
+        self.bytes = self.bytes.min(window_bytes(self.is_large(), self.device_bytes).end);
     }
 
     /// With fewer bytes than this ahead of a reader that asks for `bytes` at a time, a walk is due.
@@ -69,7 +75,7 @@ impl Window {
     /// A walk ended for which there was no memory (`starved`), or else room for `limit` bytes. With
     /// a smaller window the keys kept behind the reader take less room, too.
     pub(super) fn adapt(&mut self, starved: bool, limit: u64) {
-        let sizes = window_bytes(self.is_large());
+        let sizes = window_bytes(self.is_large(), self.device_bytes);
         let wanted = if starved { (self.bytes / 2).max(sizes.start) } else { self.bytes * 2 };
         (self.bytes, self.limit) = (wanted.min(sizes.end).min(limit), limit);
     }

@@ -23,10 +23,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// How long a request may take, and how much longer for each MiB that it moves.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
+
+/// Gets that are under way at a time; others wait for their turn. Each has a connection of its own.
+const PARALLEL_GETS: usize = 64;
 
 /// Most objects that one list gives: a bound on memory.
 const MAX_LISTED: usize = 10_000_000;
@@ -39,6 +43,7 @@ pub struct RemoteBucket {
     /// The directory of a local one.
     directory: Option<PathBuf>,
     events: EventLoop,
+    gets: Arc<Semaphore>,
 }
 
 impl fmt::Debug for RemoteBucket {
@@ -90,7 +95,8 @@ impl RemoteBucket {
     ) -> Result<Self, Failure> {
         let events = EventLoop::start()
             .map_err(|e| Failure::new(FailureKind::Unsupported, format!("no thread for requests: {e}")))?;
-        Ok(Self { name, store, prefix: prefix.to_owned(), directory, events })
+        let gets = Arc::new(Semaphore::new(PARALLEL_GETS));
+        Ok(Self { name, store, prefix: prefix.to_owned(), directory, events, gets })
     }
 
     fn path(&self, name: &str) -> Path {
@@ -142,6 +148,7 @@ impl Bucket for RemoteBucket {
             path: self.path(request.name()),
             root: self.path("").as_ref().to_owned(),
             directory: self.directory.clone(),
+            gets: Arc::clone(&self.gets),
         };
         Box::new(RemoteTicket(self.events.begin(call.run(request))))
     }
@@ -164,6 +171,7 @@ struct Call {
     /// What all names begin with.
     root: String,
     directory: Option<PathBuf>,
+    gets: Arc<Semaphore>,
 }
 
 impl Call {
@@ -171,6 +179,12 @@ impl Call {
         let verb = request.verb();
         let limit = time_limit(&request);
         let path = self.path.clone();
+        let gets = Arc::clone(&self.gets);
+        // It is never closed, so each get has its turn.
+        let _turn = match request {
+            Request::Get { .. } => gets.acquire().await.ok(),
+            _ => None,
+        };
         match tokio::time::timeout(limit, self.carry_out(request)).await {
             Ok(outcome) => outcome,
             Err(_) => {

@@ -10,6 +10,7 @@ use espalier_storage::{
     BLOCK, Device, JoinHandle, Operation, Result, check_discard, check_read, check_write,
 };
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A block device in an object store.
@@ -109,6 +110,22 @@ impl Device for ObjectDevice {
         check_read(self, offset, buffer)?;
         let length = buffer.len() as u64;
         self.inner.read(offset / BLOCK as u64, buffer).map_err(|error| error.at(offset, length))
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        let blocks: Vec<Range<u64>> = ranges
+            .iter()
+            .filter(|range| range.end <= self.len())
+            .map(|range| range.start / BLOCK as u64..range.end.div_ceil(BLOCK as u64))
+            .collect();
+        // The reader will meet the failure.
+        if let Err(failure) = self.inner.announce(&blocks) {
+            tracing::debug!(device = self.inner.name, %failure, "announced blocks are not got");
+        }
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.inner.options.ahead_bytes / 2
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

@@ -117,7 +117,8 @@ impl ObjectDevice {
             Refusal::Busy(why) => Error::new(ErrorKind::Busy, Operation::Open, &name, why),
         })?;
         requests.establish();
-        let shared = (Arc::new(requests), Arc::new(FrameCache::new(options.cache_bytes)));
+        let shared =
+            (Arc::new(requests), Arc::new(FrameCache::new(options.cache_bytes, options.ahead_bytes)));
         let inner = Inner::new(shared, environment, options, (root, version), journal);
         inner.load_state().map_err(failed)?;
         if access == Access::ReadOnly {

@@ -28,6 +28,8 @@ pub struct Options {
     pub delta_runs: usize,
     /// Bytes of frames that are cached in memory.
     pub cache_bytes: u64,
+    /// Bytes of frames that are got before a reader asks for them, and not read yet.
+    pub ahead_bytes: u64,
     /// How long the lease lasts.
     pub lease: Duration,
     /// How long dead objects are kept.
@@ -54,6 +56,7 @@ impl Default for Options {
             resident_bytes: 96 << 20,
             delta_runs: 4096,
             cache_bytes: 64 << 20,
+            ahead_bytes: 64 << 20,
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(600),
             budget: Some(Duration::from_secs(60)),

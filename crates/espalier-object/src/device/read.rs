@@ -1,40 +1,45 @@
-//! Reading: blocks from memory, from the caches in memory and on disk, and by ranges of objects.
+//! Reading: where blocks are, and copying them from there: from segments in memory, and from frames
+//! ([`super::frames`]).
 
 use super::error;
+use super::frames::Frames;
 use super::inner::{Inner, State};
 use crate::bucket::{Failure, FailureKind, Request};
-use crate::format::{
-    FRAME_BLOCKS, NewObject, ObjectId, PageReference, TRAILER_BYTES, decode_page, open_frame, open_section,
-};
+use crate::fetches::Purpose;
+use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, PageReference, decode_page, open_section};
 use crate::pages::PageNumber;
 use crate::requests::PARALLEL_REQUESTS;
 use crate::runs::{Place, Run};
 use crate::segment::Segment;
-use bytes::Bytes;
 use espalier_storage::{BLOCK, Operation, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Most frames that one request gets: 4 MiB.
-const MAX_FRAMES_PER_GET: u32 = 64;
 
 /// How often a place is looked up again because its object is gone: the map has changed meanwhile.
 const MAX_LOOKUPS: usize = 4;
 
 /// Where the blocks of a read come from.
 #[derive(Default)]
-struct Sources {
+pub(super) struct Sources {
     /// From segments in memory.
     memory: Vec<(Run, Place, Arc<Segment>)>,
     /// From objects.
-    remote: Vec<(Run, Place)>,
+    pub(super) remote: Vec<(Run, Place)>,
     /// The objects concerned.
-    objects: BTreeMap<ObjectId, NewObject>,
+    pub(super) objects: BTreeMap<ObjectId, NewObject>,
 }
 
-/// The blocks of frames.
-type Frames = BTreeMap<(ObjectId, u32), Bytes>;
+impl Sources {
+    fn add_remote(&mut self, state: &State, run: Run, place: Place) {
+        let known = state.objects.get(place.object).map(|entry| entry.object);
+        let object = known.or_else(|| state.unpublished.get(&place.object).copied());
+        if let Some(object) = object {
+            self.objects.insert(place.object, object);
+        }
+        self.remote.push((run, place));
+    }
+}
 
 impl State {
     /// Where the blocks of a range are, in no order; blocks that are not mentioned read as zeros.
@@ -79,7 +84,7 @@ impl Inner {
                     target.copy_from_slice(block);
                 }
             }
-            match self.frames(&sources) {
+            match self.frames(&sources, Purpose::Read) {
                 Ok(frames) => {
                     return copy_frames(buffer, start, &sources, &frames).map_err(|f| failed(&f));
                 }
@@ -104,7 +109,7 @@ impl Inner {
             sources.objects.extend(object.map(|object| (place.object, object)));
             sources.remote.push((run, place));
         }
-        let frames = self.frames(&sources).map_err(|f| failed(&f))?;
+        let frames = self.frames(&sources, Purpose::Copy).map_err(|f| failed(&f))?;
         copy_frames(buffer, run.start, &sources, &frames).map_err(|f| failed(&f))
     }
 
@@ -125,90 +130,26 @@ impl Inner {
             } else if let Some(segment) = state.resident.get(&place.object) {
                 sources.memory.push((run, place, Arc::clone(segment)));
             } else {
-                let known = state.objects.get(place.object).map(|entry| entry.object);
-                let object = known.or_else(|| state.unpublished.get(&place.object).copied());
-                if let Some(object) = object {
-                    sources.objects.insert(place.object, object);
-                }
-                sources.remote.push((run, place));
+                sources.add_remote(&state, run, place);
             }
         }
         sources
     }
 
-    /// Gets the frames that the sources need and the caches do not have.
-    fn frames(&self, sources: &Sources) -> std::result::Result<Frames, Failure> {
-        let mut frames = Frames::new();
-        let mut wanted: BTreeSet<(ObjectId, u32)> = BTreeSet::new();
-        for (run, place) in &sources.remote {
-            let last = (place.index + run.blocks - 1) / FRAME_BLOCKS;
-            for frame in place.index / FRAME_BLOCKS..=last {
-                match self.cache.get(place.object, frame) {
-                    Some(blocks) => drop(frames.insert((place.object, frame), blocks)),
-                    None => drop(wanted.insert((place.object, frame))),
-                }
+    /// Where the blocks of ranges are that only objects have.
+    pub(super) fn remote_sources(&self, ranges: &[Range<u64>]) -> Sources {
+        let state = self.state.read();
+        let mut sources = Sources::default();
+        for run in ranges.iter().flat_map(|range| state.resolve(range.clone())) {
+            let in_memory = |id| {
+                state.resident.contains_key(&id)
+                    || state.active.as_ref().is_some_and(|active| active.id() == id)
+            };
+            if let Some(place) = run.place.filter(|place| !in_memory(place.object)) {
+                sources.add_remote(&state, run, place);
             }
         }
-        if let Some(disk) = &self.options.disk_cache {
-            wanted.retain(|(id, frame)| {
-                let bytes = sources.objects.get(id).and_then(|object| disk.get(object, *frame));
-                bytes.is_none_or(|bytes| {
-                    self.found(sources, (*id, *frame), &bytes, &mut frames);
-                    false
-                })
-            });
-        }
-        let mut gets: Vec<(ObjectId, Range<u32>)> = Vec::new();
-        for (object, frame) in wanted {
-            match gets.last_mut() {
-                Some((last, range))
-                    if *last == object && range.end == frame && range.len() < MAX_FRAMES_PER_GET as usize =>
-                {
-                    range.end += 1;
-                }
-                _ => gets.push((object, frame..frame + 1)),
-            }
-        }
-        self.get_frames(&gets, sources, &mut frames)?;
-        Ok(frames)
-    }
-
-    fn get_frames(
-        &self,
-        gets: &[(ObjectId, Range<u32>)],
-        sources: &Sources,
-        frames: &mut Frames,
-    ) -> std::result::Result<(), Failure> {
-        let requests = gets
-            .iter()
-            .map(|(id, range)| {
-                let unknown = || Failure::new(FailureKind::NotFound, format!("object {id} is in no table"));
-                let object = sources.objects.get(id).ok_or_else(unknown)?;
-                Ok(Request::Get { name: object.name(), range: Some(object.frames_at(range.clone())) })
-            })
-            .collect::<std::result::Result<Vec<_>, Failure>>()?;
-        let replies = self.requests.call_all(&requests, PARALLEL_REQUESTS)?;
-        for (((id, range), request), reply) in gets.iter().zip(&requests).zip(replies) {
-            let Some(object) = sources.objects.get(id) else { continue };
-            let opened =
-                self.requests.checked(request, reply, |bytes| open_frames(object, range.clone(), bytes))?;
-            for (frame, bytes) in (range.start..).zip(opened) {
-                if let Some(disk) = &self.options.disk_cache {
-                    disk.insert(object, frame, &bytes);
-                }
-                self.found(sources, (*id, frame), &bytes, frames);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a frame that was checked, and keeps it in memory if a read does not want all of it.
-    fn found(&self, sources: &Sources, key: (ObjectId, u32), bytes: &Bytes, frames: &mut Frames) {
-        let blocks = without_trailer(bytes);
-        if is_partly_wanted(sources, key.0, key.1, &blocks) {
-            self.cache.insert(key.0, key.1, blocks.clone());
-        }
-        frames.insert(key, blocks);
+        sources
     }
 
     /// Loads the pages of the map that some ranges need.
@@ -243,40 +184,6 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// The frames, with their trailers, that were got together.
-fn open_frames(
-    object: &NewObject,
-    range: Range<u32>,
-    bytes: &Bytes,
-) -> std::result::Result<Vec<Bytes>, crate::format::Malformed> {
-    let base = object.frames_at(range.clone()).start;
-    range
-        .map(|frame| {
-            let place = object.frames_at(frame..frame + 1);
-            let end = ((place.end - base) as usize).min(bytes.len());
-            let bytes = bytes.slice(((place.start - base) as usize).min(end)..end);
-            open_frame(object.id, object.nonce, frame, &bytes)?;
-            Ok(bytes)
-        })
-        .collect()
-}
-
-/// The blocks of a frame that was checked.
-fn without_trailer(frame: &Bytes) -> Bytes {
-    frame.slice(..frame.len().saturating_sub(TRAILER_BYTES))
-}
-
-/// True if a read does not want all of a frame: the rest may be wanted next.
-fn is_partly_wanted(sources: &Sources, object: ObjectId, frame: u32, blocks: &Bytes) -> bool {
-    let first = frame * FRAME_BLOCKS;
-    let end = first + (blocks.len() / BLOCK) as u32;
-    let inside = sources.remote.iter().filter(|(_, place)| place.object == object);
-    let wanted: u32 = inside
-        .map(|(run, place)| end.min(place.index + run.blocks).saturating_sub(first.max(place.index)))
-        .sum();
-    wanted < end - first
 }
 
 /// The parts of a buffer, which begins with block `start`, that a run fills.

@@ -113,6 +113,11 @@ impl Slots {
         Some(slot)
     }
 
+    /// True if a slot has this frame.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
+    }
+
     /// Frees a slot if it still has this frame; returns whether it had.
     pub(super) fn forget(&mut self, key: &Key, slot: u32) -> bool {
         let has = self.places.get(key) == Some(&slot);

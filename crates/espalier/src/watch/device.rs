@@ -3,6 +3,7 @@
 use super::figures::DeviceFigures;
 use espalier_fuse::metrics::SharedHistogram;
 use espalier_storage::{Device, Result};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -67,6 +68,14 @@ impl Device for MeteredDevice {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.read_bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         self.measure(&self.reads, |device| device.read_at(offset, buffer))
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.inner.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.inner.read_ahead_bytes()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
