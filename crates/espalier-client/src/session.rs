@@ -24,6 +24,9 @@ const AREA: u32 = 1 << 20;
 pub(crate) const REPLACED_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
+/// A socket that refuses so often is one of another network namespace; a server that replaces
+/// another one has a socket of another name.
+const MAX_REFUSALS: u32 = 20;
 
 const _: () = assert!(AREA >= *AREA_BYTES.start() && AREA <= *AREA_BYTES.end());
 
@@ -67,17 +70,28 @@ impl Session {
     /// [`Error::NoServer`].
     pub(crate) fn begin(directory: &File) -> Result<Self> {
         let deadline = Instant::now() + REPLACED_LIMIT;
+        let (mut last, mut refusals) = (Vec::new(), 0);
         loop {
             let address = ask_address(directory).map_err(Error::NoServer);
-            match address.and_then(|address| Self::connect(&address, directory)) {
+            let begun = address.and_then(|address| {
+                refusals = if address.name == last { refusals } else { 0 };
+                last.clone_from(&address.name);
+                Self::connect(&address, directory)
+            });
+            match begun {
+                Err(Error::NoServer(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    refusals += 1;
+                    if refusals == MAX_REFUSALS {
+                        return Err(Error::NoServer(error));
+                    }
+                    std::thread::sleep(REPLACED_INTERVAL);
+                }
                 // The server is being replaced, or begins.
                 Err(Error::NoServer(error))
                     if Instant::now() < deadline
                         && matches!(
                             error.kind(),
-                            io::ErrorKind::ConnectionRefused
-                                | io::ErrorKind::ConnectionReset
-                                | io::ErrorKind::WouldBlock
+                            io::ErrorKind::ConnectionReset | io::ErrorKind::WouldBlock
                         ) =>
                 {
                     std::thread::sleep(REPLACED_INTERVAL);

@@ -392,8 +392,8 @@ impl Watches {
         let watch = self.all.get_mut(prefix)?;
         watch.asked = now;
         let next = now.saturating_sub(GRACE).max(watch.since.saturating_sub(1));
-        let (token, exact) = (token_text(watch.id, next), token_text(watch.id, now));
-        let mut changed = Changed { token, exact, ..Changed::default() };
+        let exact = token_text(watch.id, now);
+        let mut changed = Changed { token: token_text(watch.id, next), exact, ..Changed::default() };
         let accepted = watch.accepted(token).filter(|since| *since >= self.linked_since);
         let Some(paths) = accepted.and_then(|since| watch.notes.paths_since(since)) else {
             changed.everything = true;
