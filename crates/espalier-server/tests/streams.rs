@@ -212,7 +212,8 @@ fn a_watch_goes_on_from_a_position_and_from_a_snapshot() {
     assert_eq!(told(&mut later), ["four".to_owned()].into());
     let again = client.changes("d", later.position()).unwrap();
     assert!(again.everything || again.paths.contains(&b"four".to_vec()), "the last second, for the mount");
-    drop((watch, later, client));
+    drop((watch, later));
+    drop(client);
     mounted.end();
 }
 
@@ -485,6 +486,57 @@ fn users_make_and_see_what_the_kernel_lets_them() {
         let refused = client.set_xattr("d/secret", (b"user.a", b"b"), SetXattr::Set, Links::Stay);
         assert_eq!(refused.unwrap_err().errno(), libc::EACCES);
     });
+    drop(client);
+    mounted.end();
+}
+
+#[test]
+fn odd_paths_are_refused_by_every_call() {
+    let mounted = Mounted::new("");
+    let client = mounted.client();
+    let deep = b"d/".repeat(100_000);
+    // The longest one that a call takes beside what it needs, and one that is longer.
+    let (long, longer) = (b"./".repeat((1 << 19) - 64), b"./".repeat(1 << 19));
+    let odd: [(&[u8], i32); 6] = [
+        (b"", libc::ENOENT),
+        (b"a\0b", libc::EINVAL),
+        (b"\xff\xfe/\x01", libc::ENOENT),
+        (&[b'x'; 256], libc::ENAMETOOLONG),
+        (&deep, libc::ENOENT),
+        (&longer, libc::ENAMETOOLONG),
+    ];
+    let asked = Aspects { attributes: true, xattrs: true, target: true, extents: true };
+    let of = |path: &[u8]| -> Result<(), Error> {
+        client.describe_many(&[path], asked, Links::Follow)?.remove(0).map(drop)
+    };
+    for (path, errno) in odd {
+        let set = client.set_xattr(path, (b"user.a", b"b"), SetXattr::Set, Links::Follow);
+        let results = [
+            of(path),
+            client.diff(path, ".").map(drop),
+            client.diff(".", path).map(drop),
+            set,
+            client.remove_xattr(path, b"user.a", Links::Follow),
+            client.changes(path, b"").map(drop),
+            client.watch(path, b"").map(drop),
+        ];
+        let numbers = results.map(|result| result.unwrap_err().errno());
+        assert_eq!(numbers, [errno; 7], "{:?}", &path[..path.len().min(9)]);
+    }
+    assert!(of(&long).is_ok());
+    // As the name of a new file, of any kind.
+    let mut xattrs = Xattrs::default();
+    xattrs.push(b"user.a", b"b");
+    for (path, errno) in [(&b"a\0b"[..], libc::EINVAL), (&[b'x'; 256], libc::ENAMETOOLONG), (b"", libc::ENOENT)] {
+        let files = [Write::file(path, "x").with_xattrs(&xattrs), Write::node(path, libc::S_IFIFO, 0)];
+        for result in client.write_many(&files, WriteFlags::default()) {
+            assert_eq!(result.unwrap_err().errno(), errno, "{path:?}");
+        }
+    }
+    let long_name = Write::file(&longer, "x");
+    assert_eq!(client.write_many(&[long_name], WriteFlags::default()).remove(0).unwrap_err().errno(), libc::ENAMETOOLONG);
+    write(&client, &[Write::file(b"\xff\xfe\x01", "odd")]);
+    assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 1);
     drop(client);
     mounted.end();
 }

@@ -141,7 +141,9 @@ fn listed(tree: &Path) -> Vec<serde_json::Value> {
         let shown = entry["path"].as_str().unwrap().strip_prefix(tree.to_str().unwrap()).unwrap().to_owned();
         entry["path"] = shown.into();
         // Reading has changed them, and each tree has numbers of its own.
-        ["inode", "ctime_ns", "atime_ns"].map(|name| entry[name].take());
+        for name in ["inode", "ctime_ns", "atime_ns"] {
+            entry[name].take();
+        }
         entry
     };
     said.lines().map(entry).collect()
