@@ -92,7 +92,9 @@ fn filled(place: &Place) {
 
 #[test]
 fn what_is_read_is_the_same_both_ways() {
-    let place = Place::mounted("512M");
+    let place = Place::with_image("512M");
+    // What is read first would not change what is read then.
+    place.mount(&["-o", "noatime"]).ok();
     let opened = common::open_way_to(&place);
     filled(&place);
     let tree = place.dir.join("tree");
@@ -109,7 +111,7 @@ fn what_is_read_is_the_same_both_ways() {
             &["find", "--name", "*/f"],
         ] {
             let said = reads(user, words, &tree);
-            assert!(!said.stdout.is_empty(), "{words:?}");
+            assert!(user.is_some() || !said.stdout.is_empty(), "{words:?}");
             for below in ["empty", "listed", "searched", "closed", "none", "zero", "link", "own"] {
                 reads(user, words, &tree.join(below));
             }
@@ -143,6 +145,10 @@ fn listed(tree: &Path) -> Vec<serde_json::Value> {
         // Reading has changed them, and each tree has numbers of its own.
         for name in ["inode", "ctime_ns", "atime_ns"] {
             entry[name].take();
+        }
+        // An archive does not have the top.
+        if entry["path"] == "" {
+            entry["mtime_ns"].take();
         }
         entry
     };
