@@ -2,7 +2,8 @@
 #![no_main]
 
 use espalier_client::wire::{
-    Call, ChangesHead, Hello, ReadItem, Reader, ReplyHead, RequestHead, Stat, WalkItem, WelcomeFlags,
+    Aspects, Call, ChangesHead, DetailItem, DiffItem, Hello, ReadItem, Reader, ReplyHead, RequestHead, Stat,
+    WaitHead, WalkItem, WelcomeFlags,
 };
 
 libfuzzer_sys::fuzz_target!(|packet: &[u8]| {
@@ -18,7 +19,15 @@ libfuzzer_sys::fuzz_target!(|packet: &[u8]| {
         let _ = Stat::decode(&mut Reader::new(body));
         let _ = ReadItem::decode(&mut Reader::new(body));
         let _ = ChangesHead::decode(&mut Reader::new(body));
+        let _ = WaitHead::decode(&mut Reader::new(body));
+        let asked = Aspects { attributes: true, xattrs: true, target: true, extents: true };
+        if let Ok(item) = DetailItem::decode(asked, body) {
+            // Lists were checked, so nothing in them is lost or out of order.
+            let _ = (item.xattrs.iter().count(), item.extents.1.total());
+        }
         let mut entries = Reader::new(body);
         while WalkItem::decode(&mut entries).is_ok() {}
+        let mut differences = Reader::new(body);
+        while DiffItem::decode(&mut differences).is_ok() {}
     }
 });

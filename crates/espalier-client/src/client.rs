@@ -105,7 +105,7 @@ impl Client {
         }
     }
 
-    fn change(&self, call: &Call<'_>) -> Result<()> {
+    pub(crate) fn change(&self, call: &Call<'_>) -> Result<()> {
         self.ask(call, |_| Ok(()))
     }
 

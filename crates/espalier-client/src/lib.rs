@@ -5,14 +5,18 @@
 //! protocol, `docs/protocol.md` its description: rights, coherence, limits.
 
 mod client;
+mod details;
 mod error;
 mod session;
 mod streams;
+mod watch;
 pub mod wire;
 mod writes;
 
 pub use client::{Client, Links, Rename};
+pub use details::{Details, SetXattr};
 pub use error::{Error, Result};
-pub use streams::{Changes, Entry, Walk, Watch};
-pub use wire::{Listing, Piece, Stat, Time, WelcomeFlags, WriteFlags};
-pub use writes::Write;
+pub use streams::{Diff, Entry, Walk};
+pub use watch::{Changes, Watch};
+pub use wire::{Aspects, Change, Listing, Piece, Stat, Time, WelcomeFlags, WriteFlags, Xattrs};
+pub use writes::{Ranges, Write};

@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::wire::{
     AREA_BYTES, Call, FRAME_MAX_BYTES, Hello, IOC_CLIENT, Malformed, ReplyHead, RequestHead,
-    SOCKET_NAME_BYTES, TOKEN_BYTES, VERSION, WelcomeFlags,
+    SOCKET_NAME_BYTES, TOKEN_BYTES, VERSIONS, WelcomeFlags,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -23,6 +24,9 @@ const AREA: u32 = 1 << 20;
 pub(crate) const REPLACED_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
+/// A socket that refuses so often is one of another network namespace; a server that replaces
+/// another one has a socket of another name.
+const MAX_REFUSALS: u32 = 20;
 
 const _: () = assert!(AREA >= *AREA_BYTES.start() && AREA <= *AREA_BYTES.end());
 
@@ -33,6 +37,8 @@ pub(crate) struct Session {
     memory: File,
     /// What the server says of the session.
     pub(crate) flags: WelcomeFlags,
+    /// The version of the protocol that is spoken.
+    version: u16,
     last_id: u32,
     packet: Vec<u8>,
     body: Vec<u8>,
@@ -64,17 +70,28 @@ impl Session {
     /// [`Error::NoServer`].
     pub(crate) fn begin(directory: &File) -> Result<Self> {
         let deadline = Instant::now() + REPLACED_LIMIT;
+        let (mut last, mut refusals) = (Vec::new(), 0);
         loop {
             let address = ask_address(directory).map_err(Error::NoServer);
-            match address.and_then(|address| Self::connect(&address, directory)) {
+            let begun = address.and_then(|address| {
+                refusals = if address.name == last { refusals } else { 0 };
+                last.clone_from(&address.name);
+                Self::connect(&address, directory)
+            });
+            match begun {
+                Err(Error::NoServer(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    refusals += 1;
+                    if refusals == MAX_REFUSALS {
+                        return Err(Error::NoServer(error));
+                    }
+                    std::thread::sleep(REPLACED_INTERVAL);
+                }
                 // The server is being replaced, or begins.
                 Err(Error::NoServer(error))
                     if Instant::now() < deadline
                         && matches!(
                             error.kind(),
-                            io::ErrorKind::ConnectionRefused
-                                | io::ErrorKind::ConnectionReset
-                                | io::ErrorKind::WouldBlock
+                            io::ErrorKind::ConnectionReset | io::ErrorKind::WouldBlock
                         ) =>
                 {
                     std::thread::sleep(REPLACED_INTERVAL);
@@ -95,12 +112,14 @@ impl Session {
             socket,
             memory,
             flags: WelcomeFlags::default(),
+            version: *VERSIONS.start(),
             last_id: 0,
             packet: vec![0; FRAME_MAX_BYTES],
             body: Vec::new(),
         };
         let umask = current_umask();
-        let hello = Hello { versions: (VERSION, VERSION), areas: (AREA, AREA), token: address.token, umask };
+        let versions = VERSIONS.into_inner();
+        let hello = Hello { versions, areas: (AREA, AREA), token: address.token, umask };
         session.greet(&hello.encode(), directory).map_err(|error| match error {
             Error::Refused { errno, message } => {
                 let kind = io::Error::from_raw_os_error(errno).kind();
@@ -116,10 +135,10 @@ impl Session {
         let memory = self.memory.try_clone().map_err(Error::NoServer)?;
         self.send(Hello::NUMBER, hello, &[directory.as_fd(), memory.as_fd()])?;
         let (version, flags) = WelcomeFlags::decode(self.receive()?.body)?;
-        if version != VERSION {
+        if !VERSIONS.contains(&version) {
             return Err(Malformed("the server has chosen a version that was not offered").into());
         }
-        self.flags = flags;
+        (self.flags, self.version) = (flags, version);
         Ok(())
     }
 
@@ -129,14 +148,90 @@ impl Session {
     /// [`Error::Refused`], [`Error::Lost`], [`Error::TooLong`], [`Error::Malformed`]. After any but
     /// the first and [`Error::TooLong`] the session is over.
     pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<Reply<'_>> {
+        self.begin_call(call).and_then(|()| self.receive()).map_err(|error| match error {
+            Error::Lost { source, .. } => Error::Lost { may_have_changed: !call.is_read(), source },
+            other => other,
+        })
+    }
+
+    /// Sends a call.
+    fn begin_call(&mut self, call: &Call<'_>) -> Result<()> {
+        if Call::first_version(call.number()) > self.version {
+            let message = "the server is older than this call; mount again with the new program";
+            return Err(Error::Refused { errno: libc::EOPNOTSUPP, message: message.into() });
+        }
         let body = call.encode();
         if body.len() > Self::REQUEST_MAX_BYTES {
             return Err(Error::TooLong);
         }
-        self.send(call.number(), &body, &[]).and_then(|()| self.receive()).map_err(|error| match error {
-            Error::Lost { source, .. } => Error::Lost { may_have_changed: !call.is_read(), source },
-            other => other,
-        })
+        self.send(call.number(), &body, &[])
+    }
+
+    /// Makes a call that the server answers when it has something to tell, at the latest after
+    /// `limit`; `take` gets the bodies of the answer and of all that follows it.
+    ///
+    /// # Errors
+    /// As for [`Session::call`]; of `take`.
+    pub(crate) fn wait(
+        &mut self,
+        call: &Call<'_>,
+        limit: Duration,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.begin_call(call)?;
+        let mut more_id = None;
+        if !self.is_answered_within(limit)? {
+            // It ends the wait. If the answer is on its way, it is asked for what follows.
+            let waiting = self.last_id;
+            self.send(Call::More.number(), b"", &[])?;
+            more_id = Some(std::mem::replace(&mut self.last_id, waiting));
+        }
+        let mut answer = self.receive();
+        loop {
+            let ended = match answer {
+                Ok(reply) => {
+                    let more = reply.more;
+                    take(reply.body).map(|()| more)
+                }
+                Err(error) => Err(error),
+            };
+            match (ended, more_id.take()) {
+                (Ok(more), Some(id)) => {
+                    self.last_id = id;
+                    answer = self.receive();
+                    if !more && matches!(answer, Err(Error::Refused { .. })) {
+                        return Ok(());
+                    }
+                }
+                (Err(error @ Error::Refused { .. }), Some(id)) => {
+                    self.last_id = id;
+                    // That there is no stream is no news.
+                    return match self.receive() {
+                        Err(Error::Lost { .. } | Error::Malformed(_)) => {
+                            Err(Error::Lost { may_have_changed: false, source: io::ErrorKind::NotConnected.into() })
+                        }
+                        _ => Err(error),
+                    };
+                }
+                (Ok(true), None) => answer = self.call(&Call::More),
+                (Ok(false), None) => return Ok(()),
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    /// True if the server has answered, or is gone, after `limit` at the latest.
+    fn is_answered_within(&self, limit: Duration) -> Result<bool> {
+        let deadline = Instant::now().checked_add(limit);
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref()) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Error::Lost { may_have_changed: false, source: error.into() }),
+            }
+        }
     }
 
     fn send(&mut self, call: u16, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {

@@ -1,16 +1,10 @@
-//! What comes in pieces: everything below a directory, and what was changed there.
+//! What comes in pieces: everything below a directory, and what differs between two.
 
-use crate::client::{Client, Links};
-use crate::error::{Error, Result};
+use crate::client::Client;
+use crate::error::Result;
 use crate::session::{Reply, Session};
-use crate::wire::{Call, ChangesHead, Listing, Malformed, Reader, Stat, WalkItem};
+use crate::wire::{Call, Change, DiffItem, Listing, Reader, Stat, WalkItem};
 use std::collections::VecDeque;
-use std::time::Duration;
-
-/// How long a watch waits between two questions at least,
-const WATCH_MIN_INTERVAL: Duration = Duration::from_millis(5);
-/// and at most.
-const WATCH_MAX_INTERVAL: Duration = Duration::from_millis(250);
 
 /// An entry of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,23 +25,12 @@ pub struct Walk {
     entries: VecDeque<Entry>,
 }
 
-/// What was changed below a directory since a position.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Changes {
-    /// The position of this answer, for the next question.
-    pub position: Vec<u8>,
-    /// Anything may have changed; no paths are given.
-    pub everything: bool,
-    /// Paths below the directory. One that ends with a slash stands for a directory with everything
-    /// below.
-    pub paths: Vec<Vec<u8>>,
-}
-
-/// A watch of a directory; see [`Client::watch`].
-pub struct Watch<'c> {
-    client: &'c Client,
-    path: Vec<u8>,
-    position: Vec<u8>,
+/// What differs between two directories: how, and the path below both. Dropping it ends the
+/// comparison.
+pub struct Diff {
+    /// A session of its own; `None` at the end.
+    session: Option<Session>,
+    found: VecDeque<(Change, Vec<u8>)>,
 }
 
 impl Client {
@@ -58,6 +41,9 @@ impl Client {
     /// # Errors
     /// ENOTDIR, EACCES and those of paths; [`Error::NoServer`]. Of an entry: [`Error::Lost`] if the
     /// server went away in the middle, ETIMEDOUT if the walk was left alone for a minute.
+    ///
+    /// [`Error::NoServer`]: crate::Error::NoServer
+    /// [`Error::Lost`]: crate::Error::Lost
     pub fn walk(&self, path: impl AsRef<[u8]>, listing: &Listing) -> Result<Walk> {
         let mut session = Session::begin(&self.directory)?;
         let call = Call::Walk { path: path.as_ref(), listing: listing.clone() };
@@ -65,67 +51,56 @@ impl Client {
         Ok(Walk { session: more.then_some(session), entries })
     }
 
-    /// What was changed below a directory since `position`, which is that of an earlier answer, or
-    /// empty. The answer may tell too much, never too little: changes of the last second may be
-    /// told again, and a position that the server does not know any more (as after a remount) is
-    /// answered with "everything", like the first two questions about a directory.
+    /// Begins to give what differs between two directories, of which the older one may lie in a
+    /// snapshot (`.snapshots/NAME`): in the order of keys, files with several names last. The time
+    /// grows with what differs, not with what there is.
     ///
     /// # Errors
-    /// EPERM if the caller is not root, and not everything below is its own; EROFS.
-    pub fn changes(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Changes> {
-        let path = path.as_ref();
-        let once = || {
-            self.with_session(|session| {
-                let (mut changes, mut more) =
-                    session.call(&Call::Changes { path, position }).and_then(first_changes)?;
-                while more {
-                    let reply = session.call(&Call::More)?;
-                    more = reply.more;
-                    add_paths(&mut Reader::new(reply.body), &mut changes.paths)?;
-                }
-                Ok(changes)
-            })
-        };
-        match once() {
-            Err(Error::Lost { .. }) => once(),
-            result => result,
-        }
-    }
-
-    /// Watches a directory with everything below, from `position` on, however long ago that was.
+    /// ENOTDIR, EACCES and those of paths; EPERM if the caller is not root, and not everything in
+    /// both is its own; [`Error::NoServer`]. Of a difference: [`Error::Lost`] if the server went
+    /// away in the middle, ETIMEDOUT if the comparison was left alone for a minute.
     ///
-    /// # Errors
-    /// Those of paths.
-    pub fn watch(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Watch<'_>> {
-        let path = path.as_ref().to_vec();
-        self.stat(&path, Links::Follow)?;
-        Ok(Watch { client: self, path, position: position.to_vec() })
+    /// [`Error::NoServer`]: crate::Error::NoServer
+    /// [`Error::Lost`]: crate::Error::Lost
+    pub fn diff(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<Diff> {
+        let mut session = Session::begin(&self.directory)?;
+        let call = Call::Diff { old: old.as_ref(), new: new.as_ref() };
+        let (found, more) = session.call(&call).and_then(differences)?;
+        Ok(Diff { session: more.then_some(session), found })
     }
 }
 
-impl Watch<'_> {
-    /// Where the watch has come to.
-    pub fn position(&self) -> &[u8] {
-        &self.position
-    }
+impl Iterator for Diff {
+    type Item = Result<(Change, Vec<u8>)>;
 
-    /// Waits until something is changed, and says what; an empty answer after `limit`.
-    ///
-    /// # Errors
-    /// As for [`Client::changes`].
-    pub fn wait(&mut self, limit: Duration) -> Result<Changes> {
-        let mut waited = Duration::ZERO;
-        let mut interval = WATCH_MIN_INTERVAL;
-        loop {
-            let changes = self.client.changes(&self.path, &self.position)?;
-            self.position.clone_from(&changes.position);
-            if changes.everything || !changes.paths.is_empty() || waited >= limit {
-                return Ok(changes);
+    fn next(&mut self) -> Option<Self::Item> {
+        next(&mut self.session, &mut self.found, differences)
+    }
+}
+
+/// The next element of a stream, of which `session` is `None` at the end, and `waiting` is what has
+/// come.
+fn next<T>(
+    session: &mut Option<Session>,
+    waiting: &mut VecDeque<T>,
+    read: impl Fn(Reply<'_>) -> Result<(VecDeque<T>, bool)>,
+) -> Option<Result<T>> {
+    loop {
+        if let Some(element) = waiting.pop_front() {
+            return Some(Ok(element));
+        }
+        let open = session.as_mut()?;
+        match open.call(&Call::More).and_then(&read) {
+            Ok((elements, more)) => {
+                *waiting = elements;
+                if !more {
+                    *session = None;
+                }
             }
-            let pause = interval.min(limit - waited);
-            std::thread::sleep(pause);
-            waited += pause;
-            interval = (interval * 2).min(WATCH_MAX_INTERVAL);
+            Err(error) => {
+                *session = None;
+                return Some(Err(error));
+            }
         }
     }
 }
@@ -134,24 +109,7 @@ impl Iterator for Walk {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(entry) = self.entries.pop_front() {
-                return Some(Ok(entry));
-            }
-            let session = self.session.as_mut()?;
-            match session.call(&Call::More).and_then(walk_items) {
-                Ok((entries, more)) => {
-                    self.entries = entries;
-                    if !more {
-                        self.session = None;
-                    }
-                }
-                Err(error) => {
-                    self.session = None;
-                    return Some(Err(error));
-                }
-            }
-        }
+        next(&mut self.session, &mut self.entries, walk_items)
     }
 }
 
@@ -165,17 +123,12 @@ fn walk_items(reply: Reply<'_>) -> Result<(VecDeque<Entry>, bool)> {
     Ok((entries, reply.more))
 }
 
-fn first_changes(reply: Reply<'_>) -> Result<(Changes, bool)> {
+fn differences(reply: Reply<'_>) -> Result<(VecDeque<(Change, Vec<u8>)>, bool)> {
     let mut from = Reader::new(reply.body);
-    let ChangesHead { position, everything } = ChangesHead::decode(&mut from)?;
-    let mut changes = Changes { position: position.to_vec(), everything, paths: Vec::new() };
-    add_paths(&mut from, &mut changes.paths)?;
-    Ok((changes, reply.more))
-}
-
-fn add_paths(from: &mut Reader<'_>, paths: &mut Vec<Vec<u8>>) -> std::result::Result<(), Malformed> {
+    let mut found = VecDeque::new();
     while !from.is_empty() {
-        paths.push(from.bytes()?.to_vec());
+        let DiffItem { change, path } = DiffItem::decode(&mut from)?;
+        found.push_back((change, path.to_vec()));
     }
-    Ok(())
+    Ok((found, reply.more))
 }

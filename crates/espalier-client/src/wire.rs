@@ -7,15 +7,21 @@ mod answer;
 mod call;
 mod codec;
 mod constants;
+mod details;
 mod frame;
+mod lists;
+mod new_item;
 
-pub use answer::{ChangesHead, ReadItem, Stat, WalkItem, WelcomeFlags};
+pub use answer::{Change, ChangesHead, DiffItem, ReadItem, Stat, WaitHead, WalkItem, WelcomeFlags};
 pub use call::{Call, Hello, Listing, Piece, Time, WriteFlags, WriteItem};
 pub use codec::{Malformed, Reader, Writer};
 pub use constants::{
-    AREA_BYTES, FRAME_MAX_BYTES, IOC_CLIENT, MAGIC, MAX_ITEMS, SOCKET_NAME_BYTES, TOKEN_BYTES, VERSION,
+    AREA_BYTES, FRAME_MAX_BYTES, IOC_CLIENT, MAGIC, MAX_ITEMS, SOCKET_NAME_BYTES, TOKEN_BYTES, VERSIONS,
 };
+pub use details::{Aspects, DetailItem};
 pub use frame::{ReplyHead, RequestHead};
+pub use lists::{RangeList, XattrList, Xattrs};
+pub use new_item::NewItem;
 
 /// The most bytes that one part of a read brings if the area of replies has `area` bytes: a part
 /// that brings so many may have more.

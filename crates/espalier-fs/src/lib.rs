@@ -57,3 +57,4 @@ pub use snapshot::volume::{
 pub use tree_ops::changes::ChangedPaths;
 pub use tree_ops::diff::{Change, TreeDiff};
 pub use tree_ops::list::TreeEntry;
+pub use volume::change_journal::ChangeWaiter;

@@ -37,6 +37,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 const FILE_CAPABILITIES: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4;
 /// The capability to take mounts away.
 const SYS_ADMIN: u64 = 1 << 21;
+/// The capability to make devices.
+const MKNOD: u64 = 1 << 27;
+/// The capability to give capabilities to programs.
+const SETFCAP: u64 = 1 << 31;
 
 /// What a client begins with.
 #[derive(Debug)]
@@ -47,6 +51,33 @@ pub(crate) struct Admission {
     /// It may change nothing.
     pub(crate) is_read_only: bool,
     pub(crate) policy: Policy,
+    pub(crate) powers: Powers,
+}
+
+/// What a process may do of what the kernel judges by more than user and groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Powers {
+    /// Devices: with the capability for them, and with the one for everything, since a control
+    /// group may forbid devices, which cannot be seen.
+    pub(crate) devices: bool,
+    /// Extended attributes that begin with `trusted.`.
+    pub(crate) trusted: bool,
+    /// Capabilities of programs.
+    pub(crate) capabilities: bool,
+    /// Access control lists: their ids mean what they mean to the server.
+    pub(crate) lists: bool,
+}
+
+impl Powers {
+    fn of(capabilities: u64, uid: u32, has_own_users: bool) -> Self {
+        let has = |wanted: u64| uid == 0 && capabilities & wanted == wanted;
+        Self {
+            devices: has(MKNOD | SYS_ADMIN),
+            trusted: has(SYS_ADMIN),
+            capabilities: has(SETFCAP),
+            lists: has_own_users,
+        }
+    }
 }
 
 /// Lets the peer of `socket` in, or not; it has passed `directory`.
@@ -61,7 +92,9 @@ pub(crate) fn admit(
     check_ids(&credentials, &access.identity)?;
     let process = Process::of(socket, &peer)?;
     let status = process.read("status")?;
-    let capabilities = check_status(&String::from_utf8_lossy(&status), peer.uid, process.has_own_users())?;
+    let has_own_users = process.has_own_users();
+    let capabilities = check_status(&String::from_utf8_lossy(&status), peer.uid, has_own_users)?;
+    let powers = Powers::of(capabilities, peer.uid, has_own_users);
     let mounts = MountTable::parse(&process.read("mountinfo")?);
     process.check_lives()?;
     let node = access.redeem(&hello.token, peer.uid).ok_or_else(|| {
@@ -69,7 +102,7 @@ pub(crate) fn admit(
     })?;
     check_directory(access, directory, node)?;
     let is_read_only = check_place(access, &mounts, directory, node, capabilities)?;
-    Ok(Admission { credentials, node, is_read_only, policy: policy() })
+    Ok(Admission { credentials, node, is_read_only, policy: policy(), powers })
 }
 
 /// Refuses users that the mount does not let in, and ids without a number here.
@@ -184,6 +217,17 @@ mod tests {
         let private = MountIdentity { allows_others: false, ..MOUNT };
         assert!(check_ids(&who(7, 1, &[]), &private).is_ok());
         assert!(check_ids(&who(0, 0, &[]), &private).is_err(), "as the kernel keeps root out");
+    }
+
+    #[test]
+    fn powers_are_those_of_root_with_the_capabilities() {
+        let all = Powers { devices: true, trusted: true, capabilities: true, lists: true };
+        assert_eq!(Powers::of(u64::MAX, 0, true), all);
+        assert_eq!(Powers::of(u64::MAX, 5, true), Powers { lists: true, ..Powers::default() });
+        assert_eq!(Powers::of(0, 0, false), Powers::default());
+        // As in an ordinary container.
+        let some = Powers::of(FILE_CAPABILITIES | MKNOD | SETFCAP, 0, true);
+        assert_eq!(some, Powers { devices: false, trusted: false, ..all });
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! told, and the client has its answer afterwards. What the kernel has and has not sent (stores
 //! through shared mappings) is written before the content of a file changes.
 
+use crate::admission::Powers;
+use crate::details::check_xattr;
 use crate::failure::{Failure, Outcome};
 use espalier_client::wire::Time;
 use espalier_fs::{
     FileKind, FsErrorKind, Handle, Links, ModeChange, NodeId, Open, OwnerChange, PathCaller, RenameHow,
-    SetTime,
+    SetTime, XattrMode,
 };
 use espalier_fuse::{ChangedCaches, ClientAccess};
 
@@ -18,6 +20,7 @@ use espalier_fuse::{ChangedCaches, ClientAccess};
 pub(crate) struct Changer<'a> {
     pub(crate) access: &'a ClientAccess,
     pub(crate) caller: &'a PathCaller,
+    pub(crate) powers: Powers,
 }
 
 /// The last name of a path, and the directory in which it lies.
@@ -232,6 +235,31 @@ impl Changer<'_> {
         };
         let times = (time(times.0), time(times.1));
         self.set(&object, || self.caller.set_times(object.itself(), times, Links::Stay))
+    }
+
+    /// Sets an extended attribute; `how`: 0 sets, 1 only makes, 2 only replaces.
+    pub(crate) fn set_xattr(
+        &self,
+        (path, follow): (&[u8], bool),
+        name: &[u8],
+        value: &[u8],
+        how: u8,
+    ) -> Outcome<()> {
+        check_xattr(name, Some(value), self.powers)?;
+        let object = self.object(path, follow)?;
+        let how = match how {
+            0 => XattrMode::Set,
+            1 => XattrMode::Create,
+            _ => XattrMode::Replace,
+        };
+        self.set(&object, || self.caller.set_xattr(object.itself(), name, value, how, Links::Stay))
+    }
+
+    /// Removes an extended attribute.
+    pub(crate) fn remove_xattr(&self, path: &[u8], name: &[u8], follow: bool) -> Outcome<()> {
+        check_xattr(name, None, self.powers)?;
+        let object = self.object(path, follow)?;
+        self.set(&object, || self.caller.remove_xattr(object.itself(), name, Links::Stay))
     }
 
     /// Sets owner and group of everything below.

@@ -3,16 +3,19 @@
 //! A [`ClientServer`] listens on an abstract Unix socket, to which an ioctl on any directory of the
 //! mount leads. `docs/protocol.md` has the protocol, and argues why no client has rights that it
 //! has not through the mount (`admission`), why both sides see what the other one does (`changes`),
-//! and how time and memory are shared out (`server`, `session`).
+//! and how time and memory are shared out (`server`, `session`). A client that waits for a change
+//! takes no thread (`waits`).
 
 mod admission;
 mod attributes;
 mod changes;
+mod details;
 mod failure;
 mod reads;
 mod server;
 mod session;
 mod stream;
+mod waits;
 mod writes;
 
 pub use server::ClientServer;

@@ -3,12 +3,14 @@
 //! A session is ready when its client has sent a packet. Threads take the session that has been
 //! ready for the longest time, serve one call of it, and put it behind the others (the kernel keeps
 //! the row: epoll with one event per arming): so each client waits for one turn of every other one
-//! at most. Memory is that of the threads' buffers, at most two areas each, and of four pieces for
+//! at most. A session that waits for a change is armed too, and looked at again when it is woken.
+//! Memory is that of the threads' buffers, at most two areas each, and of four pieces for
 //! each walk; sessions are limited in all and for each user.
 
 use crate::admission::Peer;
 use crate::failure::Failure;
 use crate::session::{Buffers, Served, Session, Turn, refuse};
+use crate::waits::Waits;
 use espalier_fs::Paths;
 use espalier_fuse::ClientAccess;
 use parking_lot::Mutex;
@@ -35,6 +37,7 @@ const BACKLOG: i32 = 64;
 /// What an event is about; sessions have higher numbers.
 const STOP: u64 = 0;
 const LISTENER: u64 = 1;
+const WOKEN: u64 = 2;
 
 /// Serves the clients of a mount until it is dropped. Then no call is under way any more, and
 /// nothing of the file system is in use by a client.
@@ -74,8 +77,12 @@ impl ClientServer {
             (epoll::create(epoll::CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);
         epoll::add(&events, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
         epoll::add(&events, &listener, epoll::EventData::new_u64(LISTENER), once())?;
+        let waits = Waits::new()?;
+        // Each event has one thread look; what was counted is never taken out.
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&events, waits.event(), epoll::EventData::new_u64(WOKEN), edge)?;
         let shared = Arc::new(Shared {
-            served: Served { access, paths },
+            served: Served { access, paths, waits },
             listener,
             events,
             stop,
@@ -147,6 +154,7 @@ impl Shared {
                 match event.data.u64() {
                     STOP => return,
                     LISTENER => self.accept(),
+                    WOKEN => self.wake(),
                     number => self.serve(number, &mut buffers),
                 }
             }
@@ -155,18 +163,40 @@ impl Shared {
 
     /// Serves a turn of a session.
     fn serve(&self, number: u64, buffers: &mut Buffers) {
-        let found = self.sessions.lock().all.get(&number).map(|(_, session)| Arc::clone(session));
-        let Some(session) = found else { return };
+        let Some(session) = self.session(number) else { return };
         let turn = session.lock().turn(&self.served, buffers);
         let armed = || {
             let session = session.lock();
             epoll::modify(&self.events, session.socket(), epoll::EventData::new_u64(number), once())
         };
-        if turn == Turn::GoesOn && armed().is_ok() {
-            return;
+        if turn == Turn::Over || armed().is_err() {
+            // Released with the last reference, which another thread may have.
+            drop(self.sessions.lock().all.remove(&number));
         }
-        self.sessions.lock().all.remove(&number);
-        // No other thread has it: its event came once.
+        self.release(session);
+    }
+
+    /// Looks again at sessions that wait for a change.
+    fn wake(&self) {
+        for number in self.served.waits.take() {
+            let Some(session) = self.session(number) else { continue };
+            {
+                let mut session = session.lock();
+                if session.resume(&self.served) == Turn::Over {
+                    // That makes an event, with which it ends.
+                    let _ = rustix::net::shutdown(session.socket(), rustix::net::Shutdown::Both);
+                }
+            }
+            self.release(session);
+        }
+    }
+
+    fn session(&self, number: u64) -> Option<Arc<Mutex<Session>>> {
+        self.sessions.lock().all.get(&number).map(|(_, session)| Arc::clone(session))
+    }
+
+    /// Gives back a reference on a session; the last one closes it.
+    fn release(&self, session: Arc<Mutex<Session>>) {
         if let Some(session) = Arc::into_inner(session) {
             session.into_inner().close(&self.served.access);
         }
@@ -195,8 +225,8 @@ impl Shared {
             return;
         }
         sessions.last += 1;
-        let number = LISTENER + sessions.last;
-        let session = Arc::new(Mutex::new(Session::new(socket)));
+        let number = WOKEN + sessions.last;
+        let session = Arc::new(Mutex::new(Session::new(socket, number)));
         let added = {
             let session = session.lock();
             epoll::add(&self.events, session.socket(), epoll::EventData::new_u64(number), once())

@@ -7,15 +7,18 @@
 //! in the shared memory are copied out once, before they are looked at. What does not keep to the
 //! protocol ends the session, and concerns no other one.
 
-use crate::admission::{Admission, admit};
+use crate::admission::{Admission, Powers, admit};
 use crate::changes::Changer;
+use crate::details;
 use crate::failure::{Failure, Outcome};
 use crate::reads;
-use crate::stream::{Stream, Walk, add_paths};
+use crate::stream::{Stream, add_paths};
+use crate::waits::{Waiting, Waits};
 use espalier_client::wire::{
-    Call, ChangesHead, FRAME_MAX_BYTES, Hello, ReplyHead, RequestHead, VERSION, WelcomeFlags, Writer,
+    Call, ChangesHead, FRAME_MAX_BYTES, Hello, NewItem, ReplyHead, RequestHead, VERSIONS, WaitHead,
+    WelcomeFlags, Writer,
 };
-use espalier_fs::{Caller, Open, OwnerChange, PathCaller, Paths};
+use espalier_fs::{Caller, ChangedPaths, Handle, Open, OwnerChange, PathCaller, Paths};
 use espalier_fuse::ClientAccess;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::net::{
@@ -33,6 +36,7 @@ use std::sync::Arc;
 pub(crate) struct Served {
     pub(crate) access: Arc<ClientAccess>,
     pub(crate) paths: Arc<Paths>,
+    pub(crate) waits: Arc<Waits>,
 }
 
 /// Memory of a thread that serves sessions.
@@ -50,6 +54,8 @@ impl Default for Buffers {
 /// A client that is connected.
 pub(crate) struct Session {
     socket: OwnedFd,
+    /// By which the server knows it.
+    number: u64,
     /// `None` before it was let in.
     opened: Option<Opened>,
 }
@@ -57,7 +63,12 @@ pub(crate) struct Session {
 struct Opened {
     // Given back before the caller.
     stream: Option<Stream>,
+    /// The call that is answered when something changes.
+    waiting: Option<Waiting>,
     caller: PathCaller,
+    powers: Powers,
+    /// The version of the protocol that is spoken.
+    version: u16,
     memory: File,
     /// Bytes of the areas of requests and of answers.
     areas: (u32, u32),
@@ -81,8 +92,8 @@ struct Packet {
 type Answer = (Vec<u8>, bool);
 
 impl Session {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, opened: None }
+    pub(crate) fn new(socket: OwnedFd, number: u64) -> Self {
+        Self { socket, number, opened: None }
     }
 
     pub(crate) fn socket(&self) -> &OwnedFd {
@@ -109,13 +120,50 @@ impl Session {
             }
             // Descriptors come with the first call only.
             Some(_) if !packet.descriptors.is_empty() => Turn::Over,
-            Some(opened) => {
-                let Ok(body) = opened.body(&head, inline, &mut buffers.body) else { return Turn::Over };
-                let Ok(call) = Call::decode(head.call, body) else { return Turn::Over };
-                let answer =
-                    served.access.call(|| opened.serve(served, &call)).unwrap_or_else(|| Err(ended()));
-                self.answer(head.id, answer)
+            Some(opened) if Call::first_version(head.call) > opened.version => Turn::Over,
+            Some(_) => self.serve(served, &head, inline, &mut buffers.body),
+        }
+    }
+
+    /// Serves a call of a client that was let in.
+    fn serve(&mut self, served: &Served, head: &RequestHead, inline: &[u8], space: &mut Vec<u8>) -> Turn {
+        // With a request for more the client ends a wait, and is answered twice.
+        let ended_wait = match self.opened.as_mut().map(|opened| opened.end_wait(served, head.call)) {
+            Some(Ok(ended)) => ended,
+            _ => return Turn::Over,
+        };
+        if let Some((id, answer)) = ended_wait
+            && self.answer(id, Ok(answer)) == Turn::Over
+        {
+            return Turn::Over;
+        }
+        let Some(opened) = &mut self.opened else { return Turn::Over };
+        let Ok(body) = opened.body(head, inline, space) else { return Turn::Over };
+        let Ok(call) = Call::decode(head.call, body) else { return Turn::Over };
+        let (id, number) = (head.id, self.number);
+        let answer = match call {
+            Call::Wait { path, position } => {
+                served.access.call(|| opened.wait(served, (number, id), path, position))
             }
+            call => served.access.call(|| opened.serve(served, &call).map(Some)),
+        };
+        self.answer_if_any(id, answer)
+    }
+
+    /// Looks again at what the session waits for.
+    pub(crate) fn resume(&mut self, served: &Served) -> Turn {
+        let Some(opened) = &mut self.opened else { return Turn::GoesOn };
+        // It may have been answered meanwhile.
+        let Some(id) = opened.waiting.as_ref().map(|waiting| waiting.id) else { return Turn::GoesOn };
+        let looked = served.access.call(|| opened.look(served));
+        self.answer_if_any(id, looked)
+    }
+
+    fn answer_if_any(&self, id: u32, answer: Option<Outcome<Option<Answer>>>) -> Turn {
+        match answer.unwrap_or_else(|| Err(ended())) {
+            Ok(None) => Turn::GoesOn,
+            Ok(Some(answer)) => self.answer(id, Ok(answer)),
+            Err(failure) => self.answer(id, Err(failure)),
         }
     }
 
@@ -132,7 +180,7 @@ impl Session {
         match begun {
             Ok(opened) => {
                 let mut out = Writer::default();
-                opened.flags.encode(VERSION, &mut out);
+                opened.flags.encode(opened.version, &mut out);
                 self.opened = Some(opened);
                 self.answer(id, Ok((out.0, false)))
             }
@@ -230,8 +278,10 @@ impl Opened {
             return Err(Failure::new(libc::EPROTO, "a session begins with another call"));
         }
         let hello = Hello::decode(body)?;
-        if !(hello.versions.0..=hello.versions.1).contains(&VERSION) {
-            let message = format!("the server speaks version {VERSION} of the protocol only");
+        let (oldest, newest) = VERSIONS.into_inner();
+        let version = newest.min(hello.versions.1);
+        if version < oldest.max(hello.versions.0) {
+            let message = format!("the server speaks versions {oldest} to {newest} of the protocol");
             return Err(Failure::new(libc::EPROTONOSUPPORT, message));
         }
         let Ok([directory, memory]) = <[OwnedFd; 2]>::try_from(descriptors) else {
@@ -239,11 +289,12 @@ impl Opened {
         };
         check_memory(&memory, hello.areas)?;
         let access = &served.access;
-        let Admission { credentials, node, is_read_only, policy } =
+        let Admission { credentials, node, is_read_only, policy, powers } =
             admit(access, socket, &hello, &directory)?;
         let caller = served.paths.caller_in(credentials, node)?.with_umask(hello.umask).with_policy(policy);
         let flags = WelcomeFlags { read_only: is_read_only, write_back: access.identity.is_write_back };
-        Ok(Self { stream: None, caller, memory: memory.into(), areas: hello.areas, flags })
+        let (memory, areas) = (memory.into(), hello.areas);
+        Ok(Self { stream: None, waiting: None, caller, powers, version, memory, areas, flags })
     }
 
     /// The body of a request, copied if it lies in the shared memory.
@@ -272,9 +323,17 @@ impl Opened {
             Call::ReadLink { path } => whole(reads::read_link(&self.caller, path)?),
             Call::Walk { path, listing } => {
                 self.stream = None;
-                let walk = Walk::begin(&served.access, &self.caller, path, listing.clone())?;
-                self.stream = Some(Stream::Walk(walk));
+                self.stream = Some(Stream::walk(&served.access, &self.caller, path, listing.clone())?);
                 self.more()
+            }
+            Call::Diff { old, new } => {
+                self.stream = None;
+                self.stream = Some(Stream::diff(&served.access, &self.caller, old, new)?);
+                self.more()
+            }
+            Call::Describe { follow, asked, paths } => {
+                let by = (&self.caller, self.powers);
+                whole(details::describe(by, (*asked, *follow), paths, self.room()))
             }
             Call::More => self.more(),
             Call::End => {
@@ -290,7 +349,8 @@ impl Opened {
                 Err(Failure::new(libc::EROFS, "the mount is read-only where the client sees it"))
             }
             call => {
-                let changer = Changer { access: &served.access, caller: &self.caller };
+                let changer =
+                    Changer { access: &served.access, caller: &self.caller, powers: self.powers };
                 whole(change(&changer, call)?)
             }
         }
@@ -309,24 +369,95 @@ impl Opened {
 
     /// What was changed below a directory.
     fn changes(&mut self, served: &Served, path: &[u8], position: &[u8]) -> Outcome<Answer> {
+        let directory = self.watched(path)?;
+        let node = watched_node(&directory)?;
+        let changed = served.access.fs().changed_paths(node, position, &self.owner())?;
+        let mut out = Writer::default();
+        changes_head(&changed).encode(&mut out);
+        self.tell_paths(changed.paths, out)
+    }
+
+    /// Waits for a change below a directory; answers if there is one already.
+    fn wait(
+        &mut self,
+        served: &Served,
+        (number, id): (u64, u32),
+        path: &[u8],
+        position: &[u8],
+    ) -> Outcome<Option<Answer>> {
+        let (path, waiter) = (path.to_vec(), served.waits.waiter(number));
+        let (exact, position) = (position.to_vec(), position.to_vec());
+        self.waiting = Some(Waiting { id, path, position, exact, waiter });
+        self.look(served)
+    }
+
+    /// Answers a wait if something was changed.
+    fn look(&mut self, served: &Served) -> Outcome<Option<Answer>> {
+        let Some(mut waiting) = self.waiting.take() else { return Ok(None) };
+        let directory = self.watched(&waiting.path)?;
+        let node = watched_node(&directory)?;
+        let (fs, caller) = (served.access.fs(), self.owner());
+        let changed = fs.changed_paths_or_wait(node, &waiting.exact, &caller, &waiting.waiter)?;
+        if !changed.everything && changed.paths.is_empty() {
+            (waiting.position, waiting.exact) = (changed.token.into_bytes(), changed.exact.into_bytes());
+            self.waiting = Some(waiting);
+            return Ok(None);
+        }
+        let mut out = Writer::default();
+        WaitHead { exact: changed.exact.as_bytes(), changes: changes_head(&changed) }.encode(&mut out);
+        self.tell_paths(changed.paths, out).map(Some)
+    }
+
+    /// Ends a wait, if there is one, because of call `number`; returns its answer, that there is
+    /// nothing. An error if the call may not be made meanwhile.
+    fn end_wait(&mut self, served: &Served, number: u16) -> Result<Option<(u32, Answer)>, ()> {
+        if self.waiting.is_none() {
+            return Ok(None);
+        }
+        if number != Call::More.number() {
+            return Err(());
+        }
+        let ended = served.access.call(|| {
+            self.waiting.take().map(|Waiting { id, position, exact, .. }| {
+                let mut out = Writer::default();
+                let changes = ChangesHead { position: &position, everything: false };
+                WaitHead { exact: &exact, changes }.encode(&mut out);
+                (id, (out.0, false))
+            })
+        });
+        ended.ok_or(())
+    }
+
+    /// A directory whose changes are known.
+    fn watched(&self, path: &[u8]) -> Outcome<Handle> {
         if self.flags.write_back {
             let message = "with -o writeback the kernel has changes that the server does not know";
             return Err(Failure::new(libc::EOPNOTSUPP, message));
         }
-        let directory = self.caller.open(path, &Open { directory: true, ..Open::default() })?;
-        let refuse = || Failure::new(libc::EROFS, "a snapshot does not change");
-        let node = directory.node().ok_or_else(refuse)?;
-        let (uid, gid) = (self.caller.credentials().uid, self.caller.credentials().gid);
-        let caller = Caller { uid, gid, ..Caller::default() };
-        let changed = served.access.fs().changed_paths(node, position, &caller)?;
-        let mut out = Writer::default();
-        ChangesHead { position: changed.token.as_bytes(), everything: changed.everything }.encode(&mut out);
-        let mut paths = changed.paths.into_iter();
+        Ok(self.caller.open(path, &Open { directory: true, ..Open::default() })?)
+    }
+
+    fn owner(&self) -> Caller {
+        let credentials = self.caller.credentials();
+        Caller { uid: credentials.uid, gid: credentials.gid, ..Caller::default() }
+    }
+
+    /// Appends paths to an answer, as many as it has room for; the others become the stream.
+    fn tell_paths(&mut self, paths: Vec<Vec<u8>>, mut out: Writer) -> Outcome<Answer> {
+        let mut paths = paths.into_iter();
         add_paths(&mut paths, &mut out, self.room())?;
         let more = paths.len() > 0;
         self.stream = more.then_some(Stream::Paths(paths));
         Ok((out.0, more))
     }
+}
+
+fn watched_node(directory: &Handle) -> Outcome<espalier_fs::NodeId> {
+    directory.node().ok_or_else(|| Failure::new(libc::EROFS, "a snapshot does not change"))
+}
+
+fn changes_head(changed: &ChangedPaths) -> ChangesHead<'_> {
+    ChangesHead { position: changed.token.as_bytes(), everything: changed.everything }
 }
 
 /// Refuses memory that could change its size, or make the server wait.
@@ -347,7 +478,15 @@ fn change(changer: &Changer<'_>, call: &Call<'_>) -> Outcome<Vec<u8>> {
         OwnerChange { uid: given(uid), gid: given(gid) }
     };
     match *call {
-        Call::WriteMany { how, ref files } => return changer.write_many(files, how),
+        Call::WriteMany { how, ref files } => {
+            let files: Vec<NewItem<'_>> = files.iter().map(|file| NewItem::plain(*file)).collect();
+            return changer.write_many(&files, how);
+        }
+        Call::MakeMany { how, ref files } => return changer.write_many(files, how),
+        Call::SetXattr { path, name, value, how, follow } => {
+            changer.set_xattr((path, follow), name, value, how)
+        }
+        Call::RemoveXattr { path, name, follow } => changer.remove_xattr(path, name, follow),
         Call::WriteAt { path, create, truncate, offset, data } => {
             changer.write_at(path, (create, truncate), offset, data)
         }

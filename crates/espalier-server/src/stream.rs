@@ -1,13 +1,13 @@
 //! Streams: what comes in pieces, as the client asks for more. A session has one at a time.
 //!
-//! A walk runs in a thread of its own and stays ahead by a few pieces. It sees the tree as it was
-//! when it began, so the store keeps that state meanwhile: a client that does not ask for more has
-//! its walk ended after [`STALLED_LIMIT`].
+//! A walk, and a comparison of two trees, runs in a thread of its own and stays ahead by a few
+//! pieces. It sees the trees as they were when it began, so the store keeps that state meanwhile: a
+//! client that does not ask for more has its walk ended after [`STALLED_LIMIT`].
 
 use crate::attributes::{kind_bits, stat_of};
 use crate::failure::{Failure, Outcome};
-use espalier_client::wire::{FRAME_MAX_BYTES, Listing, WalkItem, Writer};
-use espalier_fs::{FileKind, Filter, PathCaller};
+use espalier_client::wire::{Change, DiffItem, FRAME_MAX_BYTES, Listing, WalkItem, Writer};
+use espalier_fs::{FileKind, Filter, Open, PathCaller};
 use espalier_fuse::ClientAccess;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -26,12 +26,12 @@ const TURN_LIMIT: Duration = Duration::from_millis(20);
 
 /// What a session gives in pieces.
 pub(crate) enum Stream {
-    Walk(Walk),
+    Thread(Producer),
     Paths(std::vec::IntoIter<Vec<u8>>),
 }
 
-/// The pieces of a walk, and the thread that makes them.
-pub(crate) struct Walk {
+/// The pieces of a walk or a comparison, and the thread that makes them.
+pub(crate) struct Producer {
     pieces: Arc<Pieces>,
     thread: Option<JoinHandle<()>>,
 }
@@ -55,7 +55,7 @@ impl Stream {
     /// The next piece, which has `room` bytes at most, and whether there may be more.
     pub(crate) fn next(&mut self, room: usize) -> Outcome<(Vec<u8>, bool)> {
         match self {
-            Self::Walk(walk) => walk.next(room),
+            Self::Thread(producer) => producer.next(room),
             Self::Paths(paths) => {
                 let mut out = Writer::default();
                 add_paths(paths, &mut out, room)?;
@@ -86,29 +86,56 @@ pub(crate) fn add_paths(
     Ok(())
 }
 
-impl Walk {
+impl Stream {
     /// Begins to walk below `path`.
     ///
     /// # Errors
     /// No thread can be started. What is wrong with the path the first piece says.
-    pub(crate) fn begin(
+    pub(crate) fn walk(
         access: &Arc<ClientAccess>,
         caller: &PathCaller,
         path: &[u8],
         listing: Listing,
     ) -> Outcome<Self> {
+        let path = path.to_vec();
+        let work = move |caller: &PathCaller, pieces: &Pieces| walk(caller, &path, &listing, pieces);
+        Producer::begin(access, caller, work).map(Self::Thread)
+    }
+
+    /// Begins to compare two directories.
+    ///
+    /// # Errors
+    /// As for [`Stream::walk`].
+    pub(crate) fn diff(
+        access: &Arc<ClientAccess>,
+        caller: &PathCaller,
+        old: &[u8],
+        new: &[u8],
+    ) -> Outcome<Self> {
+        let (old, new) = (old.to_vec(), new.to_vec());
+        let work = move |caller: &PathCaller, pieces: &Pieces| diff(caller, &old, &new, pieces);
+        Producer::begin(access, caller, work).map(Self::Thread)
+    }
+}
+
+impl Producer {
+    fn begin(
+        access: &Arc<ClientAccess>,
+        caller: &PathCaller,
+        work: impl FnOnce(&PathCaller, &Pieces) -> Outcome<()> + Send + 'static,
+    ) -> Outcome<Self> {
         let pieces: Arc<Pieces> = Arc::default();
-        let (access, caller, path) = (Arc::clone(access), caller.clone(), path.to_vec());
+        let (access, caller) = (Arc::clone(access), caller.clone());
         let of_thread = Arc::clone(&pieces);
         let body = move || {
-            let walked = access.call(|| walk(&caller, &path, &listing, &of_thread));
+            let done = access.call(|| work(&caller, &of_thread));
             // It is given back before the end is told: after that nothing is in use.
             drop(caller);
-            let end = walked.unwrap_or_else(|| Err(Failure::new(libc::EIO, "the file system has ended")));
+            let end = done.unwrap_or_else(|| Err(Failure::new(libc::EIO, "the file system has ended")));
             of_thread.state.lock().end = Some(end);
             of_thread.changed.notify_all();
         };
-        let thread = std::thread::Builder::new().name("client-walk".into()).spawn(body)?;
+        let thread = std::thread::Builder::new().name("client-stream".into()).spawn(body)?;
         Ok(Self { pieces, thread: Some(thread) })
     }
 
@@ -134,7 +161,7 @@ impl Walk {
     }
 }
 
-impl Drop for Walk {
+impl Drop for Producer {
     fn drop(&mut self) {
         self.pieces.state.lock().is_closed = true;
         self.pieces.changed.notify_all();
@@ -192,6 +219,37 @@ fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) ->
         }
         WalkItem { path: entry.path, stat: stat_of(&entry.attr), is_closed: entry.is_closed }
             .encode(&mut out);
+        if out.0.len() < PIECE_BYTES {
+            return true;
+        }
+        match pieces.push(std::mem::take(&mut out.0)) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                ended = Err(error);
+                false
+            }
+        }
+    })?;
+    ended?;
+    if !out.0.is_empty() {
+        pieces.push(out.0)?;
+    }
+    Ok(())
+}
+
+fn diff(caller: &PathCaller, old: &[u8], new: &[u8], pieces: &Pieces) -> Outcome<()> {
+    // On the mount both have to be opened to be compared.
+    let open = Open { directory: true, ..Open::read() };
+    let (old, new) = (caller.open(old, &open)?, caller.open(new, &open)?);
+    let mut out = Writer::default();
+    let mut ended = Ok(());
+    caller.diff_while(old.itself(), new.itself(), &|| !pieces.is_closed(), &mut |change, path| {
+        let change = match change {
+            espalier_fs::Change::Added => Change::Added,
+            espalier_fs::Change::Removed => Change::Removed,
+            espalier_fs::Change::Changed => Change::Changed,
+        };
+        DiffItem { change, path }.encode(&mut out);
         if out.0.len() < PIECE_BYTES {
             return true;
         }

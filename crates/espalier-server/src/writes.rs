@@ -1,9 +1,10 @@
 //! Making and replacing many files.
 
 use crate::changes::Changer;
+use crate::details::check_xattrs;
 use crate::failure::{Failure, Outcome};
-use espalier_client::wire::{WriteFlags, WriteItem, Writer};
-use espalier_fs::{Content, Handle, NewAttributes, NodeId, OwnerChange, WriteHow, WriteRequest};
+use espalier_client::wire::{NewItem, WriteFlags, Writer};
+use espalier_fs::{Content, Handle, NewAttributes, NewNode, NodeId, OwnerChange, WriteHow, WriteRequest};
 use espalier_fuse::ChangedCaches;
 use std::collections::HashMap;
 
@@ -16,7 +17,10 @@ struct Placed<'f> {
     name: Vec<u8>,
     /// What the name meant before.
     victim: Option<NodeId>,
-    file: WriteItem<'f>,
+    file: NewItem<'f>,
+    /// The content of a file with holes, with the byte where each piece begins.
+    pieces: Vec<(u64, &'f [u8])>,
+    xattrs: Vec<(&'f [u8], &'f [u8])>,
 }
 
 impl<'f> Placed<'f> {
@@ -24,13 +28,41 @@ impl<'f> Placed<'f> {
     where
         'f: 'r,
     {
-        let WriteItem { content, is_symlink, mode, uid, gid, mtime, .. } = self.file;
-        let content = if is_symlink { Content::Symlink(content) } else { Content::Data(content) };
-        let owner = OwnerChange { uid, gid };
-        let mode = mode.filter(|_| !is_symlink);
-        let attributes = NewAttributes { mode, owner, mtime, ..NewAttributes::default() };
+        let NewItem { file, node, atime, sparse, .. } = self.file;
+        let content = match (node, sparse) {
+            (Some((kind, device)), _) => Content::Node(new_node(kind, device)),
+            (None, Some((size, _))) => Content::Sparse { size, pieces: &self.pieces },
+            (None, None) if file.is_symlink => Content::Symlink(file.content),
+            (None, None) => Content::Data(file.content),
+        };
+        let owner = OwnerChange { uid: file.uid, gid: file.gid };
+        let mode = file.mode.filter(|_| !file.is_symlink);
+        let attributes = NewAttributes { mode, owner, atime, mtime: file.mtime, xattrs: &self.xattrs };
         WriteRequest { at: directory.at(&self.name), content, attributes }
     }
+}
+
+/// A file without content, by the file type bits of its mode.
+fn new_node(kind: u32, device: u64) -> NewNode {
+    match kind {
+        libc::S_IFIFO => NewNode::Fifo,
+        libc::S_IFSOCK => NewNode::Socket,
+        libc::S_IFCHR => NewNode::CharDevice(device),
+        _ => NewNode::BlockDevice(device),
+    }
+}
+
+/// The pieces of content of a file with holes.
+fn pieces<'f>(file: &NewItem<'f>) -> Vec<(u64, &'f [u8])> {
+    let Some((_, ranges)) = file.sparse else { return Vec::new() };
+    let mut left = file.file.content;
+    let mut piece = |range: std::ops::Range<u64>| {
+        let length = left.len().min((range.end - range.start) as usize);
+        let (now, later) = left.split_at(length);
+        left = later;
+        (range.start, now)
+    };
+    ranges.iter().map(&mut piece).collect()
 }
 
 /// Directories that are open, each once.
@@ -56,7 +88,7 @@ impl Directories {
 impl Changer<'_> {
     /// Makes or replaces files. The answer has for each of them an error number, or 0, and a
     /// message.
-    pub(crate) fn write_many(&self, files: &[WriteItem<'_>], how: WriteFlags) -> Outcome<Vec<u8>> {
+    pub(crate) fn write_many(&self, files: &[NewItem<'_>], how: WriteFlags) -> Outcome<Vec<u8>> {
         let mut directories = Directories::default();
         let mut results: Vec<Outcome<()>> = files.iter().map(|_| Ok(())).collect();
         let mut placed = Vec::with_capacity(files.len());
@@ -89,15 +121,17 @@ impl Changer<'_> {
     fn place<'f>(
         &self,
         at: usize,
-        file: &WriteItem<'f>,
+        file: &NewItem<'f>,
         how: WriteFlags,
         directories: &mut Directories,
     ) -> Outcome<Placed<'f>> {
-        let named = match (self.named(file.path), how.directories) {
+        self.check_new(file)?;
+        let path = file.file.path;
+        let named = match (self.named(path), how.directories) {
             (Err(error), Some(mode)) if error.errno == libc::ENOENT => {
-                let end = file.path.iter().rposition(|byte| *byte == b'/').ok_or(error)?;
-                self.make_directory(&file.path[..end], mode, true)?;
-                self.named(file.path)?
+                let end = path.iter().rposition(|byte| *byte == b'/').ok_or(error)?;
+                self.make_directory(&path[..end], mode, true)?;
+                self.named(path)?
             }
             (named, _) => named?,
         };
@@ -105,7 +139,22 @@ impl Changer<'_> {
         let named = named.filter(|named| named.plain_name() == named.name).ok_or_else(is_directory)?;
         let victim = named.object(self.caller).and_then(|object| object.node);
         let name = named.name;
-        Ok(Placed { at, directory: directories.add(named.directory), name, victim, file: *file })
+        let directory = directories.add(named.directory);
+        let xattrs = file.xattrs.iter().collect();
+        Ok(Placed { at, directory, name, victim, file: *file, pieces: pieces(file), xattrs })
+    }
+
+    /// Refuses what only the kernel can judge.
+    fn check_new(&self, file: &NewItem<'_>) -> Outcome<()> {
+        let is_device = match file.node {
+            Some((libc::S_IFCHR, device)) => device != 0,
+            Some((kind, _)) => kind == libc::S_IFBLK,
+            None => false,
+        };
+        if is_device && !self.powers.devices {
+            return Err(Failure::new(libc::EPERM, "the process may not make devices"));
+        }
+        check_xattrs(file.xattrs, self.powers)
     }
 
     /// Makes files of open directories, and tells the kernel of those that were made.

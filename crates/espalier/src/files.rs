@@ -2,10 +2,11 @@
 //! them.
 //!
 //! [`Files`](tree::Files) is the seam between a command and where its calls go: an image that is
-//! not mounted ([`image`]), or the system and with it any mount ([`system`]). A command knows
-//! nothing else of the place of a tree, so a further one is one more implementation, and one more
-//! line in [`with_tree`](located::with_tree).
+//! not mounted ([`image`]), the server of a mount of ours ([`client`]), or the system and with it
+//! anything else ([`system`]). A command knows nothing else of the place of a tree, so a further
+//! one is one more implementation, and one more line in [`with_tree`](located::with_tree).
 
+mod client;
 mod image;
 pub(crate) mod located;
 mod system;

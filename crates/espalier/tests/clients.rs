@@ -84,3 +84,32 @@ fn a_session_alone_does_not_keep_a_mount() {
     assert!(matches!(elsewhere, Error::NoServer(_)), "{elsewhere}");
     place.umount().ok();
 }
+
+#[test]
+fn a_watch_begins_at_a_snapshot_and_goes_on() {
+    let place = Place::mounted("64M");
+    let client = Client::connect(&place.dir).unwrap();
+    client.make_directory("d/e", 0o755, true).unwrap();
+    client.write_at("d/old", b"data", 0, Some(0o644), false).unwrap();
+    let snapshot = |dir: &str, name: &str| {
+        let dir = place.dir.join(dir);
+        espalier(&["snapshot".as_ref(), "create".as_ref(), dir.as_os_str(), name.as_ref()]).ok();
+    };
+    snapshot("d", "own");
+    snapshot("", "all");
+    client.write_at("d/e/new", b"data", 0, Some(0o644), false).unwrap();
+    fs::remove_file(place.dir.join("d/old")).unwrap();
+    for since in ["d/.snapshots/own", ".snapshots/all/d"] {
+        let mut watch = client.watch_since("d", since).unwrap();
+        let long = std::time::Duration::from_secs(3600);
+        let mut told = watch.wait(long).unwrap().paths;
+        told.sort();
+        assert_eq!(told, [b"e/new".to_vec(), b"old".to_vec()], "{since}");
+        fs::write(place.dir.join("d/late"), "").unwrap();
+        assert_eq!(watch.wait(long).unwrap().paths, [b"late"]);
+        fs::remove_file(place.dir.join("d/late")).unwrap();
+    }
+    drop(client);
+    place.umount().ok();
+    place.fsck().ok();
+}

@@ -188,3 +188,75 @@ impl<'a> ChangesHead<'a> {
         Ok(Self { everything: from.bool()?, position: from.bytes()? })
     }
 }
+
+/// What an answer to a wait begins with; paths follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitHead<'a> {
+    /// Names the very instant of this answer, for the next wait.
+    pub exact: &'a [u8],
+    /// As for an answer with changes.
+    pub changes: ChangesHead<'a>,
+}
+
+impl<'a> WaitHead<'a> {
+    /// Appends the head.
+    pub fn encode(&self, out: &mut Writer) {
+        out.bytes(self.exact);
+        self.changes.encode(out);
+    }
+
+    /// Takes the head.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self { exact: from.bytes()?, changes: ChangesHead::decode(from)? })
+    }
+}
+
+/// One difference between two trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiffItem<'a> {
+    /// How the path differs.
+    pub change: Change,
+    /// The path below both directories.
+    pub path: &'a [u8],
+}
+
+/// How a path differs between two trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Only the newer tree has it.
+    Added,
+    /// Only the older tree has it.
+    Removed,
+    /// Both have it, with different content or attributes. Times of the last read and numbers do
+    /// not count, nor of directories their times.
+    Changed,
+}
+
+impl<'a> DiffItem<'a> {
+    /// Appends the difference.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u8(match self.change {
+            Change::Added => b'+',
+            Change::Removed => b'-',
+            Change::Changed => b'~',
+        });
+        out.bytes(self.path);
+    }
+
+    /// Takes a difference.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let change = match from.u8()? {
+            b'+' => Change::Added,
+            b'-' => Change::Removed,
+            b'~' => Change::Changed,
+            _ => return Err(Malformed("a difference of an unknown kind")),
+        };
+        Ok(Self { change, path: from.bytes()? })
+    }
+}

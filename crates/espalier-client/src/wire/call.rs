@@ -1,7 +1,9 @@
 //! The calls: what a client asks of a server.
 
 use super::codec::{Malformed, Reader, Writer};
-use super::constants::{AREA_BYTES, MAGIC, MAX_ITEMS, TOKEN_BYTES};
+use super::constants::{AREA_BYTES, MAGIC, MAX_ITEMS, TOKEN_BYTES, VERSIONS};
+use super::details::Aspects;
+use super::new_item::{NEW_ITEM_LEAST_BYTES, NewItem};
 use std::ops::RangeInclusive;
 
 /// The first request of a session. The directory and the memory come with it as descriptors.
@@ -143,6 +145,18 @@ pub enum Call<'a> {
     Changes { path: &'a [u8], position: &'a [u8] },
     /// Makes everything durable.
     Sync,
+    /// Begins to give what differs between two trees, in place of the stream that is open.
+    Diff { old: &'a [u8], new: &'a [u8] },
+    /// What many files have, at choice.
+    Describe { follow: bool, asked: Aspects, paths: Vec<&'a [u8]> },
+    /// Makes or replaces many files with all that files have.
+    MakeMany { how: WriteFlags, files: Vec<NewItem<'a>> },
+    /// Sets an extended attribute; `how`: 0 sets, 1 only makes, 2 only replaces.
+    SetXattr { path: &'a [u8], name: &'a [u8], value: &'a [u8], how: u8, follow: bool },
+    /// Removes an extended attribute.
+    RemoveXattr { path: &'a [u8], name: &'a [u8], follow: bool },
+    /// As `Changes`; answered when there is something to tell. `End` ends it before.
+    Wait { path: &'a [u8], position: &'a [u8] },
 }
 
 impl Hello {
@@ -204,7 +218,7 @@ impl Time {
 }
 
 impl<'a> WriteItem<'a> {
-    fn encode(&self, out: &mut Writer) {
+    pub(super) fn encode(&self, out: &mut Writer) {
         out.bytes(self.path);
         out.bytes(self.content);
         out.u8(u8::from(self.is_symlink));
@@ -215,7 +229,7 @@ impl<'a> WriteItem<'a> {
         out.i64(self.mtime.unwrap_or_default());
     }
 
-    fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+    pub(super) fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
         let (path, content, is_symlink) = (from.bytes()?, from.bytes()?, from.bool()?);
         let mut known = || from.u32().map(|value| (value != u32::MAX).then_some(value));
         let (mode, uid, gid) = (known()?, known()?, known()?);
@@ -283,13 +297,26 @@ impl<'a> Call<'a> {
             Self::ModeTree { .. } => 23,
             Self::Changes { .. } => 24,
             Self::Sync => 25,
+            Self::Diff { .. } => 26,
+            Self::Describe { .. } => 27,
+            Self::MakeMany { .. } => 28,
+            Self::SetXattr { .. } => 29,
+            Self::RemoveXattr { .. } => 30,
+            Self::Wait { .. } => 31,
         }
+    }
+
+    /// The first version of the protocol that has the call with this number.
+    pub fn first_version(number: u16) -> u16 {
+        const LAST_OF_FIRST: u16 = 25;
+        if number <= LAST_OF_FIRST { *VERSIONS.start() } else { *VERSIONS.end() }
     }
 
     /// True if a call changes nothing, so that it may be made twice.
     pub fn is_read(&self) -> bool {
         matches!(self, Self::Stat { .. } | Self::Read { .. } | Self::Walk { .. } | Self::ReadLink { .. })
             || matches!(self, Self::Changes { .. } | Self::Sync | Self::More | Self::End)
+            || matches!(self, Self::Diff { .. } | Self::Describe { .. } | Self::Wait { .. })
     }
 
     /// The body.
@@ -320,6 +347,18 @@ impl<'a> Call<'a> {
                 out.u32(files.len() as u32);
                 files.iter().for_each(|file| file.encode(&mut out));
             }
+            Self::Describe { follow, asked, paths } => {
+                out.u8(u8::from(*follow));
+                asked.encode(&mut out);
+                out.u32(paths.len() as u32);
+                paths.iter().for_each(|path| out.bytes(path));
+            }
+            Self::MakeMany { how, files } => {
+                out.u8(u8::from(how.replace));
+                out.u32(how.directories.unwrap_or(u32::MAX));
+                out.u32(files.len() as u32);
+                files.iter().for_each(|file| file.encode(&mut out));
+            }
             other => other.encode_one(&mut out),
         }
         out.0
@@ -343,7 +382,9 @@ impl<'a> Call<'a> {
             Self::Symlink { target: one, path: other }
             | Self::Link { old: one, new: other }
             | Self::CloneTree { old: one, new: other }
-            | Self::Changes { path: one, position: other } => {
+            | Self::Changes { path: one, position: other }
+            | Self::Diff { old: one, new: other }
+            | Self::Wait { path: one, position: other } => {
                 out.bytes(one);
                 out.bytes(other);
             }
@@ -385,6 +426,18 @@ impl<'a> Call<'a> {
                 out.bytes(path);
                 bits.iter().for_each(|bits| out.u32(*bits));
             }
+            Self::SetXattr { path, name, value, how, follow } => {
+                out.bytes(path);
+                out.bytes(name);
+                out.bytes(value);
+                out.u8(how);
+                out.u8(u8::from(follow));
+            }
+            Self::RemoveXattr { path, name, follow } => {
+                out.bytes(path);
+                out.bytes(name);
+                out.u8(u8::from(follow));
+            }
             _ => {}
         }
     }
@@ -397,6 +450,7 @@ impl<'a> Call<'a> {
         let mut from = Reader::new(body);
         let call = match number {
             2..=7 | 25 => Self::decode_many(number, &mut from)?,
+            26..=31 => Self::decode_later(number, &mut from)?,
             8..=18 => Self::decode_one(number, &mut from)?,
             _ => Self::decode_tree(number, &mut from)?,
         };
@@ -428,6 +482,36 @@ impl<'a> Call<'a> {
                 Self::WriteMany { how, files }
             }
             _ => Self::Sync,
+        })
+    }
+
+    /// Calls of the second version.
+    fn decode_later(number: u16, from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(match number {
+            26 => Self::Diff { old: from.bytes()?, new: from.bytes()? },
+            27 => {
+                let (follow, asked) = (from.bool()?, Aspects::decode(from)?);
+                let count = from.count(MAX_ITEMS, 4)?;
+                let paths = (0..count).map(|_| from.bytes()).collect::<Result<_, _>>()?;
+                Self::Describe { follow, asked, paths }
+            }
+            28 => {
+                let (replace, mode) = (from.bool()?, from.u32()?);
+                let how = WriteFlags { replace, directories: (mode != u32::MAX).then_some(mode) };
+                let count = from.count(MAX_ITEMS, NEW_ITEM_LEAST_BYTES)?;
+                let files = (0..count).map(|_| NewItem::decode(from)).collect::<Result<_, _>>()?;
+                Self::MakeMany { how, files }
+            }
+            29 => {
+                let (path, name, value) = (from.bytes()?, from.bytes()?, from.bytes()?);
+                let how = from.u8()?;
+                if how > 2 {
+                    return Err(Malformed("an extended attribute is set in an unknown way"));
+                }
+                Self::SetXattr { path, name, value, how, follow: from.bool()? }
+            }
+            30 => Self::RemoveXattr { path: from.bytes()?, name: from.bytes()?, follow: from.bool()? },
+            _ => Self::Wait { path: from.bytes()?, position: from.bytes()? },
         })
     }
 

@@ -6,7 +6,7 @@
 pub struct Malformed(pub &'static str);
 
 /// Appends fields to bytes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Writer(pub Vec<u8>);
 
 impl Writer {

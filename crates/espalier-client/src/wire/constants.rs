@@ -1,7 +1,7 @@
 //! Numbers that both sides go by.
 
-/// The only version of the protocol.
-pub const VERSION: u16 = 1;
+/// The versions of the protocol: the first one ends with call 25.
+pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=2;
 
 /// What every session begins with.
 pub const MAGIC: [u8; 8] = *b"ESPALIER";

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use std::ops::Range;
 
 /// One of each call.
 fn calls() -> Vec<Call<'static>> {
@@ -43,11 +44,74 @@ fn calls() -> Vec<Call<'static>> {
     ]
 }
 
+/// One of each call of the second version, in the order of their numbers.
+fn with_later_calls(mut calls: Vec<Call<'static>>) -> Vec<Call<'static>> {
+    let plain = NewItem::plain(WriteItem {
+        path: b"a/b",
+        content: b"data",
+        is_symlink: false,
+        mode: None,
+        uid: Some(4),
+        gid: None,
+        mtime: None,
+    });
+    // user.a = v, and 1..3 and 7..9.
+    let xattrs = b"\x06\0\0\0user.a\x01\0\0\0v";
+    let mut encoded = Writer::default();
+    encoded.bytes(xattrs);
+    let encoded: &'static [u8] = encoded.0.leak();
+    let xattrs = XattrList::decode(&mut Reader::new(encoded)).unwrap();
+    assert_eq!(xattrs.iter().collect::<Vec<_>>(), [(&b"user.a"[..], &b"v"[..])]);
+    let ranges: &'static [u8] = RangeList::put_together([1..3, 7..9]).leak();
+    let sparse = NewItem { sparse: Some((20, RangeList::of(ranges))), xattrs, ..plain };
+    let mut node = NewItem { node: Some((libc::S_IFCHR, 0x501)), atime: Some(-3), ..plain };
+    node.file.content = b"";
+    let asked = Aspects { xattrs: true, extents: true, ..Aspects::default() };
+    let how = WriteFlags::default();
+    calls.extend([
+        Call::Diff { old: b".snapshots/s", new: b"" },
+        Call::Describe { follow: false, asked, paths: vec![b"x", b"y"] },
+        Call::MakeMany { how, files: vec![plain, sparse, node] },
+        Call::SetXattr { path: b"a", name: b"user.b", value: b"", how: 2, follow: true },
+        Call::RemoveXattr { path: b"a", name: b"user.b", follow: false },
+        Call::Wait { path: b"d", position: b"espalier:1:2:3" },
+    ]);
+    calls
+}
+
+#[test]
+fn new_files_that_are_none_are_refused() {
+    let calls = with_later_calls(Vec::new());
+    let Call::MakeMany { how, files } = &calls[2] else { panic!("another order") };
+    let refused = |change: &dyn Fn(&mut NewItem<'_>)| {
+        let mut file = files[0];
+        change(&mut file);
+        let body = Call::MakeMany { how: *how, files: vec![file] }.encode();
+        assert!(Call::decode(28, &body).is_err(), "{file:?}");
+    };
+    refused(&|file| file.node = Some((libc::S_IFDIR, 0)));
+    refused(&|file| file.node = Some((libc::S_IFIFO, 0)));
+    refused(&|file| file.sparse = Some((20, RangeList::default())));
+    refused(&|file| file.sparse = Some((2, RangeList::of(&[3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]))));
+    refused(&|file| {
+        file.node = Some((libc::S_IFIFO, 0));
+        file.file.content = b"";
+        file.file.is_symlink = true;
+    });
+    for bad in [&[5..5][..], &[4..8, 6..9], &[8..9, 1..2], &[Range { start: 9, end: 3 }]] {
+        let encoded = RangeList::put_together(bad.iter().cloned());
+        let mut out = Writer::default();
+        RangeList::of(&encoded).encode(&mut out);
+        assert!(RangeList::decode(&mut Reader::new(&out.0)).is_err(), "{bad:?}");
+    }
+}
+
 #[test]
 fn calls_come_back_and_cut_or_longer_ones_are_refused() {
-    for (place, call) in calls().into_iter().enumerate() {
+    for (place, call) in with_later_calls(calls()).into_iter().enumerate() {
         let (number, body) = (call.number(), call.encode());
         assert_eq!(usize::from(number), place + 2, "numbers are given out in order");
+        assert_eq!(Call::first_version(number), if number <= 25 { 1 } else { 2 });
         assert_eq!(Call::decode(number, &body), Ok(call.clone()));
         for end in 0..body.len() {
             assert!(Call::decode(number, &body[..end]).is_err(), "{call:?} cut at {end}");
@@ -58,7 +122,7 @@ fn calls_come_back_and_cut_or_longer_ones_are_refused() {
 
 #[test]
 fn nothing_is_allocated_for_what_a_message_only_says() {
-    for number in [2, 3, 7] {
+    for number in [2, 3, 7, 27, 28] {
         let mut body = vec![0; 5];
         body.extend([0xff; 8]);
         assert!(Call::decode(number, &body).is_err());
@@ -113,7 +177,25 @@ fn heads_and_answers_come_back() {
     let mut out = Writer::default();
     let head = ChangesHead { position: b"here", everything: true };
     head.encode(&mut out);
-    assert_eq!(ChangesHead::decode(&mut Reader::new(&out.0)), Ok(head));
+    assert_eq!(ChangesHead::decode(&mut Reader::new(&out.0)), Ok(head.clone()));
+    let mut out = Writer::default();
+    let head = WaitHead { exact: b"now", changes: head };
+    head.encode(&mut out);
+    assert_eq!(WaitHead::decode(&mut Reader::new(&out.0)), Ok(head));
+    for change in [Change::Added, Change::Removed, Change::Changed] {
+        let mut out = Writer::default();
+        let item = DiffItem { change, path: b"a/b" };
+        item.encode(&mut out);
+        assert_eq!(DiffItem::decode(&mut Reader::new(&out.0)), Ok(item));
+    }
+    let ranges = RangeList::put_together([0..5]);
+    let item =
+        DetailItem { stat: Some(stat), target: b"t", extents: (9, RangeList::of(&ranges)), ..DetailItem::default() };
+    let all = Aspects { attributes: true, xattrs: true, target: true, extents: true };
+    let mut out = Writer::default();
+    item.encode(all, &mut out);
+    assert_eq!(DetailItem::decode(all, &out.0), Ok(item));
+    assert!((0..out.0.len()).all(|end| DetailItem::decode(all, &out.0[..end]).is_err()));
 }
 
 proptest! {
@@ -125,7 +207,7 @@ proptest! {
         if let Ok((head, body)) = RequestHead::decode(&bytes) {
             let _ = Call::decode(head.call, body);
         }
-        for number in 0..30 {
+        for number in 0..33 {
             if let Ok(call) = Call::decode(number, &bytes) {
                 let bytes = call.encode();
                 prop_assert_eq!(Call::decode(number, &bytes), Ok(call.clone()));

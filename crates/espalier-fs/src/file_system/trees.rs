@@ -12,6 +12,7 @@ use crate::tree_ops::diff::TreeDiff;
 use crate::tree_ops::list::TreeEntry;
 use crate::tree_ops::remove::{self, Remains};
 use crate::tree_ops::{change, clone, diff, list, nodes_below, space};
+use crate::volume::change_journal::ChangeWaiter;
 use std::sync::Arc;
 
 /// Memory for names while the owner of a snapshot is checked.
@@ -160,7 +161,23 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// not everything in it is the caller's own; of the store.
     pub fn changed_paths(&self, node: NodeId, token: &[u8], caller: &Caller) -> Result<ChangedPaths> {
-        changes::changed_paths(&self.names, node, token, caller)
+        changes::changed_paths(&self.names, node, token, caller, None)
+    }
+
+    /// As [`FileSystem::changed_paths`]; if there is nothing to tell (no paths, and not
+    /// "everything"), `waiter` is woken once by the next change there, and perhaps by another one:
+    /// so the caller asks again then. The file system does not keep the waiter.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::changed_paths`].
+    pub fn changed_paths_or_wait(
+        &self,
+        node: NodeId,
+        token: &[u8],
+        caller: &Caller,
+        waiter: &Arc<dyn ChangeWaiter>,
+    ) -> Result<ChangedPaths> {
+        changes::changed_paths(&self.names, node, token, caller, Some(waiter))
     }
 
     /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.

@@ -67,11 +67,26 @@ impl PathCaller {
         new: impl Into<At<'b>>,
         each: &mut dyn FnMut(Change, &[u8]) -> bool,
     ) -> Result<()> {
+        self.diff_while(old, new, &|| true, each)
+    }
+
+    /// As [`PathCaller::diff`]; it also ends when `goes_on` says no, which is asked now and then
+    /// while nothing is found that differs.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::diff`].
+    pub fn diff_while<'a, 'b>(
+        &self,
+        old: impl Into<At<'a>>,
+        new: impl Into<At<'b>>,
+        goes_on: &dyn Fn() -> bool,
+        each: &mut dyn FnMut(Change, &[u8]) -> bool,
+    ) -> Result<()> {
         let old = self.object(old.into(), Links::Follow)?;
         let new = self.object(new.into(), Links::Follow)?;
         let (before, after) = (node(&old)?, node(&new)?);
         let mut diff = after.fs().diff_trees(before.fs(), before.node.id, after.node.id, &self.owner())?;
-        while let Some((change, path)) = diff.next()? {
+        while let Some((change, path)) = diff.next_while(goes_on)? {
             if !each(change, &path) {
                 break;
             }

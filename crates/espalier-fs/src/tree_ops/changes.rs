@@ -6,14 +6,17 @@ use crate::model::error::Result;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::tree_ops::diff::path_below;
-use crate::volume::change_journal::Changed;
+use crate::volume::change_journal::{ChangeWaiter, Changed};
 use std::sync::Arc;
 
 /// What was changed below a directory since an instant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChangedPaths {
-    /// Names the instant of this answer, for the next question.
+    /// Names the instant of this answer, for the next question. It is a second older, as long as
+    /// the kernel may show attributes from before a change.
     pub token: String,
+    /// Names the very instant of this answer, for a reader that reads from the file system itself.
+    pub exact: String,
     /// Anything may have changed; no paths are given.
     pub everything: bool,
     /// Paths relative to the directory. One that ends with a slash stands for a directory with
@@ -21,7 +24,8 @@ pub struct ChangedPaths {
     pub paths: Vec<Vec<u8>>,
 }
 
-/// Tells what was changed below directory `node` since `token` was given out.
+/// Tells what was changed below directory `node` since `token` was given out. If that is nothing,
+/// `waiter` is woken by the next change there, and perhaps by another one.
 ///
 /// # Errors
 /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
@@ -32,6 +36,7 @@ pub(crate) fn changed_paths(
     node: NodeId,
     token: &[u8],
     caller: &Caller,
+    waiter: Option<&Arc<dyn ChangeWaiter>>,
 ) -> Result<ChangedPaths> {
     let dir = namespace.nodes.dir(node)?;
     namespace.volume.check_writable()?;
@@ -40,7 +45,8 @@ pub(crate) fn changed_paths(
         let tree = namespace.tree.shared();
         namespace.ownership.check_use(&dir, &tree, (caller, TreeUse::Read), verified.as_ref())?;
         let prefix = dir.content_prefix(tree.epoch);
-        if let Some(changed) = namespace.volume.changes.changed(&prefix, token, monotonic(namespace)) {
+        let now = monotonic(namespace);
+        if let Some(changed) = namespace.volume.changes.changed(&prefix, token, now, waiter) {
             return complete(namespace, &prefix, changed);
         }
     }
@@ -63,7 +69,7 @@ fn monotonic(namespace: &Namespace) -> std::time::Duration {
 
 /// Adds the names of files with several names.
 fn complete(namespace: &Namespace, prefix: &[u8], changed: Changed) -> Result<ChangedPaths> {
-    let Changed { token, everything, mut paths, linked } = changed;
+    let Changed { token, exact, everything, mut paths, linked } = changed;
     for (served, files) in linked {
         namespace.links.for_each_below(&served, |key, id| {
             if files.contains(&id) {
@@ -72,5 +78,5 @@ fn complete(namespace: &Namespace, prefix: &[u8], changed: Changed) -> Result<Ch
             true
         })?;
     }
-    Ok(ChangedPaths { token, everything, paths })
+    Ok(ChangedPaths { token, exact, everything, paths })
 }

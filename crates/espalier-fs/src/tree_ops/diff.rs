@@ -31,6 +31,9 @@ pub enum Change {
     Changed,
 }
 
+/// So many entries that do not differ are passed over before a comparison asks whether to go on.
+const ENTRIES_PER_LOOK: u32 = 64;
+
 /// A comparison under way.
 pub struct TreeDiff {
     diff: Diff,
@@ -74,7 +77,21 @@ impl TreeDiff {
     /// Of the store.
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
     pub fn next(&mut self) -> Result<Option<(Change, Vec<u8>)>> {
+        self.next_while(&|| true)
+    }
+
+    /// The next difference, or none if `goes_on` says no: that is asked now and then while entries
+    /// turn out not to differ.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub fn next_while(&mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<(Change, Vec<u8>)>> {
+        let mut passed = 0u32;
         while let Some(difference) = self.diff.next()? {
+            passed += 1;
+            if passed.is_multiple_of(ENTRIES_PER_LOOK) && !goes_on() {
+                return Ok(None);
+            }
             let Some(path) = path_below(&difference.key) else {
                 self.note(&difference)?;
                 continue;

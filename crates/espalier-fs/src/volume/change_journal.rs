@@ -24,9 +24,15 @@
 //!
 //! Files with several names live in link areas. A change there is noted by its key; the caller
 //! finds the names ([`Changed::linked`]).
+//!
+//! A reader that reads from the file system itself, and not by the kernel, needs no grace: by 1 a
+//! change that it does not see is noted later. For it an answer has a second token, which is exact.
+//! Such a reader can leave a *waiter* ([`waiters`]) with a question that has nothing to answer yet.
+//! Both happen under one lock, so no change comes in between, and the waiter is woken once.
 
 mod keys;
 mod notes;
+mod waiters;
 
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::layout::{self, METADATA};
@@ -39,6 +45,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+pub use waiters::ChangeWaiter;
+use waiters::{Waiters, Woken};
 
 /// So much older than the answer is its token, in nanoseconds.
 const GRACE: u64 = 1_000_000_000;
@@ -56,8 +64,10 @@ const TOKEN_START: &str = "espalier:1";
 /// What was changed below a directory since a token was given out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changed {
-    /// Names the instant of this answer.
+    /// Names the instant of this answer, less the grace.
     pub(crate) token: String,
+    /// Names the instant of this answer, for a reader that the kernel keeps nothing back from.
+    pub(crate) exact: String,
     /// It is not known what was changed.
     pub(crate) everything: bool,
     /// Paths; one that ends with a slash stands for a directory with everything below.
@@ -86,6 +96,8 @@ struct Watches {
     last: u64,
     /// The notes of all watches.
     notes: usize,
+    /// What waits for changes.
+    waiters: Waiters,
 }
 
 struct Watch {
@@ -128,21 +140,35 @@ impl ChangeJournal {
     /// The batch was committed. `now`: on the monotonic clock.
     pub(crate) fn note(&self, planned: PlannedNotes, now: Duration, new_id: impl FnMut() -> u64) {
         if !planned.0.is_empty() {
-            self.watches.lock().note(planned.0, now, new_id);
+            let woken = self.watches.lock().note(planned.0, now, new_id);
+            woken.wake();
         }
     }
 
     /// Everything below a content prefix changed in the eyes of users.
     pub(crate) fn note_tree(&self, prefix: &[u8], now: Duration) {
         if self.in_use.load(Ordering::Acquire) {
-            self.watches.lock().note(vec![Event::Tree(prefix.to_vec())], now, || 0);
+            let woken = self.watches.lock().note(vec![Event::Tree(prefix.to_vec())], now, || 0);
+            woken.wake();
         }
     }
 
     /// What was changed below the directory with content prefix `prefix` since `token` was given
-    /// out; `None` if it is not watched. The caller holds the tree lock.
-    pub(crate) fn changed(&self, prefix: &[u8], token: &[u8], now: Duration) -> Option<Changed> {
-        self.watches.lock().changed(prefix, token, now)
+    /// out; `None` if it is not watched. If that is nothing, `waiter` is woken by the next change
+    /// there, and perhaps by another one. The caller holds the tree lock.
+    pub(crate) fn changed(
+        &self,
+        prefix: &[u8],
+        token: &[u8],
+        now: Duration,
+        waiter: Option<&Arc<dyn ChangeWaiter>>,
+    ) -> Option<Changed> {
+        let mut watches = self.watches.lock();
+        let changed = watches.changed(prefix, token, now)?;
+        if let Some(waiter) = waiter.filter(|_| !changed.everything && changed.paths.is_empty()) {
+            watches.waiters.add(prefix, waiter);
+        }
+        Some(changed)
     }
 
     /// Watches the directory with content prefix `prefix` from now on, if it is not watched. The
@@ -159,8 +185,11 @@ impl ChangeJournal {
             asked: now,
         });
         let token = token_text(watch.id, watch.since.saturating_sub(1));
-        watches.trim();
-        Changed { token, everything: true, ..Changed::default() }
+        let exact = token_text(watch.id, now);
+        let woken = watches.trim();
+        drop(watches);
+        woken.wake();
+        Changed { token, exact, everything: true, ..Changed::default() }
     }
 }
 
@@ -235,9 +264,12 @@ impl Watches {
         self.last
     }
 
-    fn note(&mut self, events: Vec<Event>, now: Duration, mut new_id: impl FnMut() -> u64) {
+    /// Notes what happened; returns what waited for it.
+    fn note(&mut self, events: Vec<Event>, now: Duration, mut new_id: impl FnMut() -> u64) -> Woken {
         let now = self.tick(now);
+        let mut woken = Woken::default();
         for event in events {
+            woken.add(self.waiters.concerned(&event));
             match event {
                 Event::Entry(key) => self.note_entry(&key, now),
                 Event::Tree(prefix) => self.note_tree(&prefix, now),
@@ -247,7 +279,8 @@ impl Watches {
                 }
             }
         }
-        self.trim();
+        woken.add(self.trim());
+        woken
     }
 
     fn note_entry(&mut self, key: &[u8], now: u64) {
@@ -330,14 +363,15 @@ impl Watches {
         }
     }
 
-    /// Drops what is too much. The answers to tokens that need it will be "everything".
-    fn trim(&mut self) {
+    /// Drops what is too much. The answers to tokens that need it will be "everything"; returns
+    /// what may wait for that.
+    fn trim(&mut self) -> Woken {
         if self.linked.len() > MAX_LINKED {
             self.linked.clear();
             self.linked_since = self.last;
         }
         if self.all.len() <= MAX_WATCHES && self.notes <= MAX_NOTES {
-            return;
+            return Woken::default();
         }
         let mut ages: Vec<(u64, Vec<u8>)> =
             self.all.iter().map(|(prefix, watch)| (watch.asked, prefix.clone())).collect();
@@ -350,6 +384,7 @@ impl Watches {
                 self.notes -= watch.notes.len();
             }
         }
+        self.waiters.all()
     }
 
     fn changed(&mut self, prefix: &[u8], token: &[u8], now: Duration) -> Option<Changed> {
@@ -357,7 +392,8 @@ impl Watches {
         let watch = self.all.get_mut(prefix)?;
         watch.asked = now;
         let next = now.saturating_sub(GRACE).max(watch.since.saturating_sub(1));
-        let mut changed = Changed { token: token_text(watch.id, next), ..Changed::default() };
+        let exact = token_text(watch.id, now);
+        let mut changed = Changed { token: token_text(watch.id, next), exact, ..Changed::default() };
         let accepted = watch.accepted(token).filter(|since| *since >= self.linked_since);
         let Some(paths) = accepted.and_then(|since| watch.notes.paths_since(since)) else {
             changed.everything = true;
@@ -365,7 +401,8 @@ impl Watches {
         };
         changed.paths = paths;
         if let Some(since) = accepted {
-            self.notes -= watch.forget_if_many(since);
+            // The other token of the answer that had this one is older by so much.
+            self.notes -= watch.forget_if_many(since.saturating_sub(GRACE));
             changed.linked = self.linked_since(prefix, since);
         }
         Some(changed)

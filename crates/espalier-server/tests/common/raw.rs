@@ -1,4 +1,5 @@
 //! A client that sends what it likes.
+#![allow(dead_code, reason = "every test file uses a part of it")]
 
 use espalier_client::wire::{Hello, IOC_CLIENT, ReplyHead, RequestHead, SOCKET_NAME_BYTES, TOKEN_BYTES};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

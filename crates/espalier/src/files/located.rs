@@ -1,5 +1,6 @@
 //! Where trees of files lie, as words of a command line name them.
 
+use crate::files::client::ClientFiles;
 use crate::files::image::{self, ImageFiles};
 use crate::files::system::SystemFiles;
 use crate::files::tree::{Access, Files};
@@ -85,7 +86,10 @@ impl Located {
     pub(crate) fn attr(&self) -> Result<Option<Attr>> {
         match self {
             Self::System(path) if path.metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) => Ok(None),
-            Self::System(_) => with_tree(self, Access::Read, |files| Ok(Some(files.stat(b"")?))),
+            Self::System(path) => {
+                let files = SystemFiles::open(path, Access::Read).with_context(|| self.to_string())?;
+                Ok(Some(files.stat(b"")?))
+            }
             Self::Image(inside) => place::open(&inside.image, true, |opened| {
                 image::attr(opened, inside).with_context(|| inside.to_string())
             }),
@@ -125,7 +129,10 @@ pub(crate) fn with_tree<T>(
         }),
         Located::System(path) => {
             let files = SystemFiles::open(path, access).with_context(|| path.display().to_string())?;
-            work(&files)
+            match ClientFiles::new(files, access) {
+                Ok(files) => work(&files),
+                Err(files) => work(&files),
+            }
         }
     }
 }

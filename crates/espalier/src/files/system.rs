@@ -90,26 +90,33 @@ impl SystemFiles {
         Ok([format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat())
     }
 
-    /// Gives what is in a directory and below, files first, until `each` returns false; returns
-    /// whether to go on.
+    /// Opens the top to list it; an error if it is no directory.
+    pub(super) fn open_to_list(&self) -> FilesResult<File> {
+        self.open_below(b".", OFlags::RDONLY | OFlags::DIRECTORY).map(File::from)
+    }
+
+    /// True if a directory may be listed, and what is in it looked at.
+    fn may_enter(&self, path: &[u8]) -> bool {
+        self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)
+            .is_ok_and(|dir| rustix::fs::statat(dir, ".", AtFlags::empty()).is_ok())
+    }
+
+    /// Gives what is in a directory, and then what is below, until `each` returns false; returns
+    /// whether to go on. That is the order in which a store has it.
     fn walk_below(&self, path: &[u8], each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<bool> {
         let mut directories = Vec::new();
         for (name, attr) in self.list(path)? {
             let below = join(path, &name);
-            if attr.kind == FileKind::Directory {
-                directories.push((below, attr));
-            } else if !each(TreeEntry { path: &below, attr, is_closed: false }) {
-                return Ok(false);
-            }
-        }
-        for (below, attr) in directories {
-            let is_closed = self.open_below(&below, OFlags::RDONLY | OFlags::DIRECTORY).is_err();
+            let is_directory = attr.kind == FileKind::Directory;
+            let is_closed = is_directory && !self.may_enter(&below);
             if !each(TreeEntry { path: &below, attr, is_closed }) {
                 return Ok(false);
             }
-            if is_closed {
-                continue;
+            if is_directory && !is_closed {
+                directories.push(below);
             }
+        }
+        for below in directories {
             match self.walk_below(&below, each) {
                 Ok(true) => {}
                 // It was removed meanwhile.
@@ -428,6 +435,11 @@ fn stat(dir: impl AsFd, name: &[u8], flags: AtFlags) -> FilesResult<Attr> {
         ctime: time(&stat.stx_ctime),
         btime: time(&stat.stx_btime),
     })
+}
+
+/// What the system says with an error number, as the library says it.
+pub(super) fn failed_with(errno: i32) -> FsError {
+    io_failed(std::io::Error::from_raw_os_error(errno))
 }
 
 /// What the system says, as the library says it.

@@ -103,6 +103,11 @@ pub(crate) trait Files {
     /// false.
     fn walk(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()>;
 
+    /// The same for a caller that asks for attributes and content of each entry while it has it.
+    fn walk_to_read(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
+        self.walk(each)
+    }
+
     /// The target of a symbolic link.
     fn read_link(&self, path: &[u8]) -> FilesResult<Vec<u8>>;
 

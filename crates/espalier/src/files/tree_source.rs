@@ -22,7 +22,7 @@ pub(crate) fn give(files: &dyn Files, sink: &mut dyn ItemSink, report: &mut Repo
     if !is_directory {
         return Ok(());
     }
-    files.walk(&mut |entry| match source.give(entry) {
+    files.walk_to_read(&mut |entry| match source.give(entry) {
         Ok(()) => true,
         Err(error) => {
             source.error = Some(error);

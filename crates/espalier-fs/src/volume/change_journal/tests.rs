@@ -25,13 +25,13 @@ fn watched() -> (ChangeJournal, String) {
     let journal = ChangeJournal::new();
     assert!(journal.plan(&Batch::new()).is_none());
     let first = journal.watch(b"w\x01", 7, SECOND);
-    let second = journal.changed(b"w\x01", first.token.as_bytes(), 5 * SECOND).expect("watched");
+    let second = journal.changed(b"w\x01", first.token.as_bytes(), 5 * SECOND, None).expect("watched");
     assert!(first.everything && second.everything);
     (journal, second.token)
 }
 
 fn paths(journal: &ChangeJournal, prefix: &[u8], token: &str, now: Duration) -> Vec<String> {
-    let changed = journal.changed(prefix, token.as_bytes(), now).expect("watched");
+    let changed = journal.changed(prefix, token.as_bytes(), now, None).expect("watched");
     assert!(!changed.everything);
     changed.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
 }
@@ -43,9 +43,9 @@ fn what_is_told_is_told_again_for_a_second() {
     touch(&journal, 10 * SECOND, b"elsewhere\x01\0a");
     touch(&journal, 10 * SECOND, b"w\x01.git\x01\0index");
     assert_eq!(paths(&journal, b"w\x01", &token, 10 * SECOND), ["d/a"]);
-    let soon = journal.changed(b"w\x01", token.as_bytes(), 10 * SECOND + SECOND / 2).expect("watched").token;
+    let soon = journal.changed(b"w\x01", token.as_bytes(), 10 * SECOND + SECOND / 2, None).expect("watched").token;
     assert_eq!(paths(&journal, b"w\x01", &soon, 12 * SECOND), ["d/a"]);
-    let later = journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND).expect("watched").token;
+    let later = journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND, None).expect("watched").token;
     assert_eq!(paths(&journal, b"w\x01", &later, 13 * SECOND), Vec::<String>::new());
 }
 
@@ -54,7 +54,7 @@ fn a_move_takes_the_watch_along() {
     let (journal, token) = watched();
     touch(&journal, 10 * SECOND, b"w\x01\0a");
     commit(&journal, 11 * SECOND, |batch| batch.move_range(INDEX, b"w\x01", b"v\x01"));
-    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND), None);
+    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND, None), None);
     assert_eq!(paths(&journal, b"v\x01", &token, 12 * SECOND), ["a"]);
     touch(&journal, 13 * SECOND, b"v\x01\0b");
     assert_eq!(paths(&journal, b"v\x01", &token, 14 * SECOND), ["a", "b"]);
@@ -67,9 +67,9 @@ fn a_change_of_a_tree_around_is_everything_and_one_below_a_path() {
     commit(&journal, 10 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01e\x01")));
     assert_eq!(paths(&journal, b"w\x01", &token, 11 * SECOND), ["d/", "e/"]);
     journal.note_tree(b"w\x01", 12 * SECOND);
-    assert!(journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND).expect("watched").everything);
+    assert!(journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND, None).expect("watched").everything);
     commit(&journal, 14 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::all()));
-    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 15 * SECOND), None);
+    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 15 * SECOND, None), None);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn many_changes_are_gathered_and_none_is_lost() {
     for number in 0..40_000 {
         touch(&journal, 12 * SECOND, format!("w\x01\0f{number}").as_bytes());
     }
-    let all = journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND).expect("watched");
+    let all = journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND, None).expect("watched");
     assert!(all.everything);
     touch(&journal, 20 * SECOND, b"w\x01\0b");
     let told = paths(&journal, b"w\x01", &all.token.replace(":12000000000", ":15000000000"), 21 * SECOND);
@@ -100,13 +100,13 @@ fn files_of_link_areas_are_told_by_number() {
     touch(&journal, 10 * SECOND, &key(b"w\x01", 4));
     touch(&journal, 10 * SECOND, &key(b"w\x01d\x01", 5));
     touch(&journal, 10 * SECOND, &key(b"elsewhere\x01", 6));
-    let changed = journal.changed(b"w\x01", token.as_bytes(), 11 * SECOND).expect("watched");
+    let changed = journal.changed(b"w\x01", token.as_bytes(), 11 * SECOND, None).expect("watched");
     let (own, below) = (BTreeSet::from([3, 4]), BTreeSet::from([5]));
     let expected = BTreeMap::from([(b"w\x01".to_vec(), own), (b"w\x01d\x01".to_vec(), below)]);
     assert_eq!((changed.everything, changed.linked), (false, expected));
     // The area goes along with a clone.
     commit(&journal, 12 * SECOND, |batch| batch.clone_range(INDEX, b"w\x01", b"v\x01"));
-    let changed = journal.changed(b"v\x01", token.as_bytes(), 13 * SECOND).expect("watched");
+    let changed = journal.changed(b"v\x01", token.as_bytes(), 13 * SECOND, None).expect("watched");
     let all: BTreeSet<u64> = changed.linked.into_values().flatten().collect();
     assert_eq!((changed.everything, all), (false, BTreeSet::from([3, 4, 5])));
 }
@@ -119,5 +119,85 @@ fn watches_are_bounded() {
     }
     assert!(journal.watches.lock().all.len() <= MAX_WATCHES);
     // The one that was not asked about for the longest time is gone.
-    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 21 * SECOND), None);
+    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 21 * SECOND, None), None);
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Count(std::sync::atomic::AtomicU32);
+
+impl ChangeWaiter for Count {
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Count {
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn an_exact_token_is_good_at_once_and_tells_each_change_once() {
+    let journal = ChangeJournal::new();
+    let first = journal.watch(b"w\x01", 7, SECOND);
+    assert_eq!(paths(&journal, b"w\x01", &first.exact, SECOND), Vec::<String>::new());
+    touch(&journal, SECOND, b"w\x01\0a");
+    let told = journal.changed(b"w\x01", first.exact.as_bytes(), SECOND, None).expect("watched");
+    assert_eq!(told.paths, [b"a"]);
+    assert_eq!(paths(&journal, b"w\x01", &told.exact, SECOND), Vec::<String>::new());
+}
+
+#[test]
+fn a_waiter_is_woken_once_by_what_concerns_its_directory() {
+    let (journal, _) = watched();
+    let count = Arc::new(Count::default());
+    let waiter: Arc<dyn ChangeWaiter> = count.clone();
+    let mut exact = journal.changed(b"w\x01", b"", 10 * SECOND, None).expect("watched").exact;
+    let mut wait = |at: u32| {
+        let changed =
+            journal.changed(b"w\x01", exact.as_bytes(), at * SECOND, Some(&waiter)).expect("watched");
+        exact = changed.exact;
+        changed.paths.len()
+    };
+    assert_eq!(wait(11), 0);
+    touch(&journal, 12 * SECOND, b"v\x01\0a");
+    touch(&journal, 12 * SECOND, b"\0a");
+    assert_eq!(count.get(), 0, "that lies elsewhere");
+    touch(&journal, 13 * SECOND, b"w\x01d\x01\0a");
+    touch(&journal, 13 * SECOND, b"w\x01d\x01\0b");
+    assert_eq!(count.get(), 1);
+    assert_eq!(wait(14), 2, "with an answer no waiter stays");
+    touch(&journal, 15 * SECOND, b"w\x01\0c");
+    assert_eq!(count.get(), 1);
+    // A tree around it, a move of it, a file with several names, and the directory itself that goes.
+    let mut woken = 1;
+    let mut at = 16;
+    let events: [&dyn Fn(&mut Batch); 3] = [
+        &|batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01d\x01")),
+        &|batch| batch.delete(INDEX, b"\x01\x01\0file"),
+        &|batch| batch.move_range(INDEX, b"w\x01", b"x\x01"),
+    ];
+    for event in events {
+        while wait(at) > 0 {}
+        commit(&journal, (at + 1) * SECOND, event);
+        woken += 1;
+        assert_eq!(count.get(), woken, "at {at}");
+        at += 2;
+    }
+    assert!(journal.changed(b"w\x01", exact.as_bytes(), 40 * SECOND, None).is_none());
+}
+
+#[test]
+fn waiters_that_are_gone_leave_nothing() {
+    let (journal, _) = watched();
+    let exact = journal.changed(b"w\x01", b"", 10 * SECOND, None).expect("watched").exact;
+    for _ in 0..1000 {
+        let waiter: Arc<dyn ChangeWaiter> = Arc::new(Count::default());
+        assert!(journal.changed(b"w\x01", exact.as_bytes(), 11 * SECOND, Some(&waiter)).is_some());
+    }
+    assert_eq!(journal.watches.lock().waiters.len(), 1);
+    touch(&journal, 12 * SECOND, b"w\x01\0a");
+    assert_eq!(journal.watches.lock().waiters.len(), 0);
 }

@@ -1,0 +1,152 @@
+//! What files have besides content: attributes, extended attributes, targets, holes.
+
+use crate::admission::Powers;
+use crate::attributes::stat_of;
+use crate::failure::{Failure, Outcome};
+use espalier_client::wire::{
+    Aspects, DetailItem, RangeList, ReadItem, Writer, XattrList, Xattrs,
+};
+use espalier_fs::{Attr, FileKind, FsErrorKind, Handle, Links, Open, PathCaller, Seek};
+use std::ops::Range;
+
+/// What the names of lists of rights, and of attributes for programs, begin with.
+const LISTS: &[u8] = b"system.posix_acl_";
+const TRUSTED: &[u8] = b"trusted.";
+const SECURITY: &[u8] = b"security.";
+/// The capabilities of a program.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Bytes of capabilities of each version that Linux takes.
+const CAPABILITY_BYTES: [(u8, usize); 2] = [(2, 20), (3, 24)];
+
+/// What many files have, in their order, as many as an answer of `room` bytes has room for, and at
+/// least one of them.
+pub(crate) fn describe(
+    (caller, powers): (&PathCaller, Powers),
+    (asked, follow): (Aspects, bool),
+    paths: &[&[u8]],
+    room: usize,
+) -> Vec<u8> {
+    let mut out = Writer::default();
+    for (index, path) in paths.iter().enumerate() {
+        let mut described = describe_one((caller, powers), (asked, follow), path);
+        if described.as_ref().is_ok_and(|data| data.len() + ReadItem::HEAD_BYTES > room) {
+            let message = "more extended attributes and holes than an answer has room for";
+            described = Err(Failure::new(libc::E2BIG, message));
+        }
+        let (errno, data) = match &described {
+            Ok(data) => (0, &data[..]),
+            Err(failure) => (failure.errno.cast_unsigned(), failure.shown()),
+        };
+        if out.0.len() + ReadItem::HEAD_BYTES + data.len() > room {
+            break;
+        }
+        ReadItem { index: index as u32, errno, data }.encode(&mut out);
+    }
+    out.0
+}
+
+fn describe_one(
+    (caller, powers): (&PathCaller, Powers),
+    (asked, follow): (Aspects, bool),
+    path: &[u8],
+) -> Outcome<Vec<u8>> {
+    // All of it is of one file, whatever has its name meanwhile.
+    let object = caller.open(path, &Open { stay: !follow, ..Open::default() })?;
+    let attr = object.stat()?;
+    let xattrs = if asked.xattrs { xattrs((caller, powers), &object)? } else { Xattrs::default() };
+    let target = match asked.target && attr.kind == FileKind::Symlink {
+        true => caller.read_link(object.itself())?,
+        false => Vec::new(),
+    };
+    let (size, ranges) = match asked.extents {
+        true => extents(caller, &object, &attr)?,
+        false => (0, Vec::new()),
+    };
+    let ranges = RangeList::put_together(ranges);
+    let mut out = Writer::default();
+    let item = DetailItem {
+        stat: Some(stat_of(&attr)),
+        xattrs: xattrs.list(),
+        target: &target,
+        extents: (size, RangeList::of(&ranges)),
+    };
+    item.encode(asked, &mut out);
+    Ok(out.0)
+}
+
+fn xattrs((caller, powers): (&PathCaller, Powers), object: &Handle) -> Outcome<Xattrs> {
+    let mut all = Xattrs::default();
+    let names = caller.list_xattr(object.itself(), Links::Stay)?;
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if name.starts_with(TRUSTED) && !powers.trusted {
+            return Err(Failure::new(libc::ENODATA, "an extended attribute is not this process's to see"));
+        }
+        check_list(name, powers)?;
+        match caller.get_xattr(object.itself(), name, Links::Stay) {
+            // It was removed meanwhile.
+            Err(error) if error.kind() == FsErrorKind::NoData && !name.starts_with(TRUSTED) => {}
+            value => all.push(name, &value?),
+        }
+    }
+    Ok(all)
+}
+
+/// The size of a regular file, and the ranges that are no holes.
+fn extents(caller: &PathCaller, object: &Handle, attr: &Attr) -> Outcome<(u64, Vec<Range<u64>>)> {
+    if attr.kind != FileKind::Regular {
+        return Ok((0, Vec::new()));
+    }
+    let file = caller.open(object.itself(), &Open::read())?;
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    while at < attr.size {
+        let begin = match file.seek(at, Seek::Data) {
+            Err(error) if error.kind() == FsErrorKind::NoSuchOffset => break,
+            begin => begin?,
+        };
+        // The file may have changed since its size was looked at.
+        at = file.seek(begin, Seek::Hole)?.max(begin + 1);
+        if begin < attr.size {
+            ranges.push(begin..at.min(attr.size));
+        }
+    }
+    Ok((attr.size, ranges))
+}
+
+/// Refuses access control lists whose ids mean something else to the client.
+fn check_list(name: &[u8], powers: Powers) -> Outcome<()> {
+    match name.starts_with(LISTS) && !powers.lists {
+        true => Err(Failure::new(libc::EOPNOTSUPP, "ids of access control lists mean something else there")),
+        false => Ok(()),
+    }
+}
+
+/// Refuses an extended attribute that the kernel would not let the process set, or remove
+/// (`value`: `None`), or of which it alone knows that.
+pub(crate) fn check_xattr(name: &[u8], value: Option<&[u8]>, powers: Powers) -> Outcome<()> {
+    check_list(name, powers)?;
+    let refuse = || Err(Failure::new(libc::EPERM, "this extended attribute is not the process's to set"));
+    if name.starts_with(TRUSTED) && !powers.trusted {
+        return refuse();
+    }
+    if name == CAPABILITY {
+        let is_known = |value: &[u8]| {
+            CAPABILITY_BYTES.iter().any(|known| value.get(3) == Some(&known.0) && value.len() == known.1)
+        };
+        return match value {
+            _ if !powers.capabilities => refuse(),
+            Some(value) if !is_known(value) => {
+                Err(Failure::new(libc::EINVAL, "the capabilities of a program have another form"))
+            }
+            _ => Ok(()),
+        };
+    }
+    if name.starts_with(SECURITY) {
+        return Err(Failure::new(libc::EOPNOTSUPP, "the kernel has to be asked for this attribute"));
+    }
+    Ok(())
+}
+
+/// Refuses what [`check_xattr`] refuses of many.
+pub(crate) fn check_xattrs(xattrs: XattrList<'_>, powers: Powers) -> Outcome<()> {
+    xattrs.iter().try_for_each(|(name, value)| check_xattr(name, Some(value), powers))
+}
