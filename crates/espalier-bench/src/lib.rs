@@ -9,6 +9,7 @@
 pub mod compare;
 mod contender;
 mod options;
+mod paths;
 mod report;
 mod steps;
 mod subtrees;

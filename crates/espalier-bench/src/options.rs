@@ -13,6 +13,8 @@ pub(crate) enum Suite {
     Subtrees,
     /// The life of workspaces, from creation to removal, for root and for an ordinary user
     Workspaces,
+    /// Full paths and many files at once, by clients of a mount and by system calls
+    Paths,
 }
 
 /// Under which user the commands of the suite on workspaces run.
@@ -87,6 +89,12 @@ pub(crate) struct Options {
     /// and on workspaces
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,
+    /// How many files of 4 KiB the suite on paths works on
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) files: usize,
+    /// The numbers of clients at a time in the suite on paths
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
+    pub(crate) clients: Vec<usize>,
     /// How many entries the tree of the suite on workspaces has, about
     #[arg(long, default_value_t = 200_000)]
     pub(crate) entries: usize,
@@ -115,6 +123,9 @@ const EXAMPLES: &str = "Examples:
   espalier-bench --contenders ext4,espalier,espalier+transport=classic,bound,bound+transport=classic \
     --bound target/release/examples/bound               both transports, each beside its bound
   espalier-bench workspaces --live 10000                workspaces, one live and ten thousand
+  espalier-bench paths --rounds 1                       full paths and many files at once
+  espalier-bench paths --quick --clients 1 --steps files
+                                                        a minute: a check that it runs
   espalier-bench workspaces --quick --entries 5000 --live 10
                                                         some seconds: a check that it runs";
 
@@ -139,6 +150,7 @@ impl Options {
             self.appends = 200;
             self.tree_bytes = 100 << 20;
             self.scale = 20;
+            self.files = 20_000;
         }
         self
     }

@@ -1,5 +1,5 @@
-//! The suites: real work on files and trees, on whole subtrees, and on workspaces, for developers
-//! of Espalier.
+//! The suites: real work on files and trees, on whole subtrees, on workspaces, and by full paths,
+//! for developers of Espalier.
 //!
 //! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
 //! same disk, filled before (so that no contender pays for the first allocation in the file below)
@@ -11,6 +11,7 @@
 
 use crate::contender::Contender;
 use crate::options::{Options, Suite};
+use crate::paths;
 use crate::report::{Measure, Report};
 use crate::steps::{self, Setting, Stage, Step};
 use crate::subtrees;
@@ -28,6 +29,7 @@ pub fn main() {
         Suite::Files => run(&options, &undo),
         Suite::Subtrees => subtrees::run(&options, &undo),
         Suite::Workspaces => workspaces::run(&options, &undo),
+        Suite::Paths => paths::run(&options, &undo),
     };
     undo.play();
     if let Err(error) = outcome {

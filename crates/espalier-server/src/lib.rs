@@ -9,6 +9,7 @@ mod admission;
 mod attributes;
 mod changes;
 mod failure;
+mod readers;
 mod reads;
 mod server;
 mod session;

@@ -8,6 +8,7 @@
 
 use crate::admission::Peer;
 use crate::failure::Failure;
+use crate::readers::Readers;
 use crate::session::{Buffers, Served, Session, Turn, refuse};
 use espalier_fs::Paths;
 use espalier_fuse::ClientAccess;
@@ -75,7 +76,7 @@ impl ClientServer {
         epoll::add(&events, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
         epoll::add(&events, &listener, epoll::EventData::new_u64(LISTENER), once())?;
         let shared = Arc::new(Shared {
-            served: Served { access, paths },
+            served: Served { readers: Readers::start(&access)?, access, paths },
             listener,
             events,
             stop,

@@ -10,6 +10,7 @@
 use crate::admission::{Admission, admit};
 use crate::changes::Changer;
 use crate::failure::{Failure, Outcome};
+use crate::readers::Readers;
 use crate::reads;
 use crate::stream::{Stream, Walk, add_paths};
 use espalier_client::wire::{
@@ -33,6 +34,7 @@ use std::sync::Arc;
 pub(crate) struct Served {
     pub(crate) access: Arc<ClientAccess>,
     pub(crate) paths: Arc<Paths>,
+    pub(crate) readers: Readers,
 }
 
 /// Memory of a thread that serves sessions.
@@ -77,8 +79,21 @@ struct Packet {
     descriptors: Vec<OwnedFd>,
 }
 
-/// The body of an answer, and whether there is more of the stream.
-type Answer = (Vec<u8>, bool);
+/// An answer: its body, in parts that follow each other, and whether there is more of the stream.
+struct Answer {
+    body: Vec<Vec<u8>>,
+    more: bool,
+}
+
+impl Answer {
+    fn whole(body: Vec<u8>) -> Self {
+        Self { body: vec![body], more: false }
+    }
+
+    fn length(&self) -> usize {
+        self.body.iter().map(Vec::len).sum()
+    }
+}
 
 impl Session {
     pub(crate) fn new(socket: OwnedFd) -> Self {
@@ -114,7 +129,11 @@ impl Session {
                 let Ok(call) = Call::decode(head.call, body) else { return Turn::Over };
                 let answer =
                     served.access.call(|| opened.serve(served, &call)).unwrap_or_else(|| Err(ended()));
-                self.answer(head.id, answer)
+                let turn = self.answer(head.id, &answer);
+                if let Ok(Answer { body, .. }) = answer {
+                    served.readers.reuse(body);
+                }
+                turn
             }
         }
     }
@@ -134,7 +153,7 @@ impl Session {
                 let mut out = Writer::default();
                 opened.flags.encode(VERSION, &mut out);
                 self.opened = Some(opened);
-                self.answer(id, Ok((out.0, false)))
+                self.answer(id, &Ok(Answer::whole(out.0)))
             }
             Err(failure) => {
                 tracing::debug!(%failure, "a client is not let in");
@@ -170,24 +189,33 @@ impl Session {
         }
     }
 
-    fn answer(&self, id: u32, answer: Outcome<Answer>) -> Turn {
-        let (body, more) = match answer {
+    fn answer(&self, id: u32, answer: &Outcome<Answer>) -> Turn {
+        let answer = match answer {
             Ok(answer) => answer,
             Err(failure) if failure.errno == libc::EPROTO => return Turn::Over,
             Err(failure) => {
-                return if refuse(&self.socket, id, &failure) { Turn::GoesOn } else { Turn::Over };
+                return if refuse(&self.socket, id, failure) { Turn::GoesOn } else { Turn::Over };
             }
         };
-        let in_memory = body.len() > FRAME_MAX_BYTES - ReplyHead::BYTES;
+        let length = answer.length();
+        let in_memory = length > FRAME_MAX_BYTES - ReplyHead::BYTES;
+        let mut parts: Vec<&[u8]> = answer.body.iter().map(Vec::as_slice).collect();
         if in_memory {
             let place = self.opened.as_ref().map(|opened| (&opened.memory, opened.areas));
             let Some((memory, (requests, answers))) = place else { return Turn::Over };
-            if body.len() > answers as usize || memory.write_all_at(&body, requests.into()).is_err() {
+            if length > answers as usize {
                 return Turn::Over;
             }
+            let mut at = u64::from(requests);
+            for part in parts.drain(..) {
+                if memory.write_all_at(part, at).is_err() {
+                    return Turn::Over;
+                }
+                at += part.len() as u64;
+            }
         }
-        let head = ReplyHead { id, errno: 0, in_memory, more, length: body.len() as u32 };
-        match send(&self.socket, &head, if in_memory { b"" } else { &body }) {
+        let head = ReplyHead { id, errno: 0, in_memory, more: answer.more, length: length as u32 };
+        match send(&self.socket, &head, &parts) {
             true => Turn::GoesOn,
             false => Turn::Over,
         }
@@ -203,17 +231,19 @@ pub(crate) fn refuse(socket: &OwnedFd, id: u32, failure: &Failure) -> bool {
     let body = failure.shown();
     let errno = failure.errno.cast_unsigned();
     let head = ReplyHead { id, errno, in_memory: false, more: false, length: body.len() as u32 };
-    send(socket, &head, body)
+    send(socket, &head, &[body])
 }
 
-fn send(socket: &OwnedFd, head: &ReplyHead, body: &[u8]) -> bool {
+fn send(socket: &OwnedFd, head: &ReplyHead, body: &[&[u8]]) -> bool {
     let head = head.encode().0;
-    let parts = [IoSlice::new(&head), IoSlice::new(body)];
+    let parts: Vec<IoSlice<'_>> =
+        std::iter::once(&head[..]).chain(body.iter().copied()).map(IoSlice::new).collect();
+    let length = parts.iter().map(|part| part.len()).sum::<usize>();
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
         match sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
             Err(rustix::io::Errno::INTR) => {}
-            sent => return sent == Ok(head.len() + body.len()),
+            sent => return sent == Ok(length),
         }
     }
 }
@@ -265,10 +295,12 @@ impl Opened {
     }
 
     fn serve(&mut self, served: &Served, call: &Call<'_>) -> Outcome<Answer> {
-        let whole = |body| Ok((body, false));
+        let whole = |body| Ok(Answer::whole(body));
         match call {
             Call::Stat { follow, paths } => whole(reads::stat(&self.caller, *follow, paths, self.room())?),
-            Call::Read { pieces } => whole(reads::read(&self.caller, pieces, self.room())?),
+            Call::Read { pieces } => {
+                Ok(Answer { body: served.readers.read(&self.caller, pieces, self.room()), more: false })
+            }
             Call::ReadLink { path } => whole(reads::read_link(&self.caller, path)?),
             Call::Walk { path, listing } => {
                 self.stream = None;
@@ -304,7 +336,7 @@ impl Opened {
         if !matches!(piece, Ok((_, true))) {
             self.stream = None;
         }
-        piece
+        piece.map(|(body, more)| Answer { body: vec![body], more })
     }
 
     /// What was changed below a directory.
@@ -325,7 +357,7 @@ impl Opened {
         add_paths(&mut paths, &mut out, self.room())?;
         let more = paths.len() > 0;
         self.stream = more.then_some(Stream::Paths(paths));
-        Ok((out.0, more))
+        Ok(Answer { body: vec![out.0], more })
     }
 }
 
