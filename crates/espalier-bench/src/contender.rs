@@ -312,6 +312,11 @@ impl Contender {
         }
     }
 
+    /// The device on which it lies.
+    pub(crate) fn device(&self) -> &Path {
+        &self.device
+    }
+
     /// True if it has subvolumes, of which snapshots can be made.
     pub(crate) fn has_subvolumes(&self) -> bool {
         matches!(self.kind, Kind::Btrfs)

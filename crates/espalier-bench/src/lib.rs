@@ -11,6 +11,7 @@ mod contender;
 mod curves;
 mod objects;
 mod options;
+mod paths;
 mod picture;
 mod random;
 mod report;

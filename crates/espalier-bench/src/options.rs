@@ -17,6 +17,8 @@ pub(crate) enum Suite {
     Curves,
     /// Work in an object store, on a server of loopback whose requests are made to wait
     Objects,
+    /// Full paths and many files at once, by clients of a mount and by system calls
+    Paths,
 }
 
 /// The contenders unless others are asked for.
@@ -102,6 +104,12 @@ pub(crate) struct Options {
     /// on workspaces and of curves
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,
+    /// How many files of 4 KiB the suite on paths works on
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) files: usize,
+    /// The numbers of clients at a time in the suite on paths
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
+    pub(crate) clients: Vec<usize>,
     /// How many entries the tree of the suite on workspaces has, about
     #[arg(long, default_value_t = 200_000)]
     pub(crate) entries: usize,
@@ -139,6 +147,9 @@ const EXAMPLES: &str = "Examples:
   espalier-bench objects --file-size 512M --tree-bytes 200M
                                                         in an object store that is 0, 10 and 50 ms
                                                         away
+  espalier-bench paths --rounds 1                       full paths and many files at once
+  espalier-bench paths --quick --clients 1 --steps files
+                                                        a minute: a check that it runs
   espalier-bench workspaces --quick --entries 5000 --live 10
                                                         some seconds: a check that it runs";
 
@@ -177,6 +188,7 @@ impl Options {
             // 0 is all of it.
             self.tree_bytes = self.tree_bytes.wrapping_sub(1).min((100 << 20) - 1) + 1;
             self.scale = self.scale.max(20);
+            self.files = self.files.min(20_000);
         }
         self
     }

@@ -239,9 +239,18 @@ pub(crate) fn stages(names: &[String]) -> Result<Vec<Stage>> {
     Ok(chosen.map(|stage| Stage { steps: stage.to_vec() }).collect())
 }
 
+fn named(name: &str) -> Option<&'static Step> {
+    STAGES.iter().copied().flatten().find(|step| step.name == name)
+}
+
 /// What is asked of the step with this name.
 pub(crate) fn goal(name: &str) -> Option<f64> {
-    STAGES.iter().copied().flatten().find(|step| step.name == name)?.goal
+    named(name)?.goal
+}
+
+/// Does the work of the step with this name in `root`; returns the seconds until it was durable.
+pub(crate) fn run(name: &str, root: &Path, setting: &Setting) -> Result<f64> {
+    named(name).with_context(|| format!("'{name}' is no step"))?.run(root, setting)
 }
 
 impl Stage {

@@ -1,5 +1,5 @@
-//! The suites: real work on files and trees, on whole subtrees, on workspaces and in object stores,
-//! and curves, for developers of Espalier.
+//! The suites: real work on files and trees, on whole subtrees, on workspaces, by full paths and in
+//! object stores, and curves, for developers of Espalier.
 //!
 //! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
 //! same disk, filled before (so that no contender pays for the first allocation in the file below)
@@ -13,6 +13,7 @@ use crate::contender::Contender;
 use crate::curves;
 use crate::objects;
 use crate::options::{Options, Suite};
+use crate::paths;
 use crate::report::{Measure, Report};
 use crate::steps::{self, Setting, Stage};
 use crate::subtrees;
@@ -32,6 +33,7 @@ pub fn main() {
         Suite::Workspaces => workspaces::run(&options, &undo),
         Suite::Curves => curves::run(&options, &undo),
         Suite::Objects => objects::run(&options, &undo),
+        Suite::Paths => paths::run(&options, &undo),
     };
     undo.play();
     if let Err(error) = outcome {

@@ -58,6 +58,24 @@ pub(crate) fn touch_memory(bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// Forgets how much memory this process had at most; returns what it has now, in bytes.
+pub(crate) fn begin_peak() -> Result<u64> {
+    std::fs::write("/proc/self/clear_refs", "5").context("/proc/self/clear_refs cannot be written")?;
+    own_memory("VmRSS:")
+}
+
+/// How much more memory this process had at most than `before`, since [`begin_peak`], in bytes.
+pub(crate) fn peak_since(before: u64) -> Result<u64> {
+    Ok(own_memory("VmHWM:")?.saturating_sub(before))
+}
+
+/// A line of the status of this process, in bytes.
+fn own_memory(name: &str) -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).context("no such line")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()? << 10)
+}
+
 /// True if something is mounted at `dir`.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();

@@ -7,6 +7,7 @@ use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -95,7 +96,12 @@ impl Client {
     /// Makes a call, and again if the server went away, as it does when it is replaced, and the
     /// call changes nothing.
     pub(crate) fn ask<T>(&self, call: &Call<'_>, read: impl Fn(Reply<'_>) -> Result<T>) -> Result<T> {
-        let once = || self.with_session(|session| session.call(call).and_then(&read));
+        self.again(|session| session.call(call).and_then(&read))
+    }
+
+    /// Does `work`, and again if the server went away and the work changes nothing.
+    fn again<T>(&self, work: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
+        let once = || self.with_session(&work);
         let deadline = Instant::now() + REPLACED_LIMIT;
         loop {
             match once() {
@@ -176,16 +182,20 @@ impl Client {
         let mut begun: HashMap<usize, Vec<u8>> = HashMap::new();
         while !left.is_empty() {
             let call = Call::Read { pieces: left.iter().map(|(_, piece)| *piece).collect() };
-            let items = self.ask(&call, |reply| read_items(reply.body, left.len()))?;
+            let (body, items) = self.again(|session| {
+                let items = read_items(session.call(&call)?.body, left.len())?;
+                Ok((session.take_body(), items))
+            })?;
             let mut done = vec![false; left.len()];
-            for (index, outcome) in items {
+            for ReadPart { index, errno, data } in items {
                 if done[index] {
                     return Err(Malformed("two answers for one part").into());
                 }
                 let (place, piece) = &mut left[index];
-                let result = match outcome {
-                    Err(error) => Err(error),
-                    Ok(data) => {
+                let data = &body[data];
+                let result = match errno {
+                    errno if errno != 0 => Err(refused(errno, data)),
+                    _ => {
                         let asked = piece.length.min(Session::READ_MAX_BYTES);
                         if data.len() as u64 == asked && asked < piece.length {
                             piece.offset = piece.offset.saturating_add(asked);
@@ -197,21 +207,19 @@ impl Client {
                     }
                 };
                 done[index] = true;
-                let earlier = begun.remove(place);
-                let result = result.map(|data| match earlier {
-                    Some(mut all) => {
-                        all.extend_from_slice(&data);
-                        all
+                let goes_on = match (result, begun.remove(place)) {
+                    (Ok(data), Some(mut all)) => {
+                        all.extend_from_slice(data);
+                        each(first + *place, Ok(&all))
                     }
-                    None => data,
-                });
-                let goes_on = match result {
-                    Ok(data) => each(first + *place, Ok(&data)),
-                    Err(error) => each(first + *place, Err(error)),
+                    (result, _) => each(first + *place, result),
                 };
                 if !goes_on {
                     return Ok(false);
                 }
+            }
+            if let Some(session) = &mut *self.lock() {
+                session.reuse(body);
             }
             let mut done = done.into_iter();
             left.retain(|_| !done.next().unwrap_or_default());
@@ -434,17 +442,30 @@ fn stats(body: &[u8], count: usize) -> Result<Vec<Result<Stat>>> {
     Ok(results)
 }
 
-/// What was read, by place in the call. An answer has something of one part at least.
-fn read_items(body: &[u8], count: usize) -> Result<Vec<(usize, Result<Vec<u8>>)>> {
+/// What was read of one part.
+struct ReadPart {
+    /// Its place in the call.
+    index: usize,
+    /// 0, or an error.
+    errno: u32,
+    /// Where its data, or a message, is in the body.
+    data: Range<usize>,
+}
+
+/// What was read. An answer has something of one part at least.
+fn read_items(body: &[u8], count: usize) -> Result<Vec<ReadPart>> {
     let mut from = Reader::new(body);
     let mut items = Vec::new();
+    let mut at = 0;
     while !from.is_empty() {
         let ReadItem { index, errno, data } = ReadItem::decode(&mut from)?;
         let index = index as usize;
         if index >= count || items.len() == count {
             return Err(Malformed("an answer for what was not asked").into());
         }
-        items.push((index, if errno == 0 { Ok(data.to_vec()) } else { Err(refused(errno, data)) }));
+        let begin = at + ReadItem::HEAD_BYTES;
+        at = begin + data.len();
+        items.push(ReadPart { index, errno, data: begin..at });
     }
     if items.is_empty() {
         return Err(Malformed("an answer with nothing in it").into());

@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Bytes of each area of the shared memory.
-const AREA: u32 = 1 << 20;
+const AREA: u32 = 2 << 20;
 /// How long a server that is being replaced is waited for.
 pub(crate) const REPLACED_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
@@ -42,6 +42,8 @@ pub(crate) struct Session {
     last_id: u32,
     packet: Vec<u8>,
     body: Vec<u8>,
+    /// Where the body of the last answer is: in `body`, or at these bytes of `packet`.
+    inline: Option<std::ops::Range<usize>>,
 }
 
 /// What a server answered.
@@ -116,6 +118,7 @@ impl Session {
             last_id: 0,
             packet: vec![0; FRAME_MAX_BYTES],
             body: Vec::new(),
+            inline: None,
         };
         let umask = current_umask();
         let versions = VERSIONS.into_inner();
@@ -207,9 +210,10 @@ impl Session {
                     self.last_id = id;
                     // That there is no stream is no news.
                     return match self.receive() {
-                        Err(Error::Lost { .. } | Error::Malformed(_)) => {
-                            Err(Error::Lost { may_have_changed: false, source: io::ErrorKind::NotConnected.into() })
-                        }
+                        Err(Error::Lost { .. } | Error::Malformed(_)) => Err(Error::Lost {
+                            may_have_changed: false,
+                            source: io::ErrorKind::NotConnected.into(),
+                        }),
                         _ => Err(error),
                     };
                 }
@@ -256,6 +260,21 @@ impl Session {
         }
     }
 
+    /// The body of the last answer, which is the caller's then; [`Session::reuse`] takes it back.
+    pub(crate) fn take_body(&mut self) -> Vec<u8> {
+        match &self.inline {
+            Some(place) => self.packet[place.clone()].to_vec(),
+            None => std::mem::take(&mut self.body),
+        }
+    }
+
+    /// Takes a body back, for later answers.
+    pub(crate) fn reuse(&mut self, body: Vec<u8>) {
+        if body.len() > self.body.len() {
+            self.body = body;
+        }
+    }
+
     fn receive(&mut self) -> Result<Reply<'_>> {
         let lost = |source| Error::Lost { may_have_changed: false, source };
         let (socket, packet) = (&self.socket, &mut self.packet[..]);
@@ -268,6 +287,7 @@ impl Session {
         if head.id != self.last_id {
             return Err(Malformed("an answer to another call").into());
         }
+        self.inline = (!head.in_memory).then(|| length - inline.len()..length);
         let body = if head.in_memory {
             if head.length > AREA {
                 return Err(Malformed("an answer is longer than its area").into());

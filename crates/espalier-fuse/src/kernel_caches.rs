@@ -24,6 +24,10 @@ use std::sync::{Arc, OnceLock};
 /// Up to so many nodes are invalidated one by one when the attributes of a whole tree changed.
 const MAX_INVALIDATED_NODES: usize = 2048;
 
+/// With more changed names than these in a directory, the kernel is asked first whether it knows the
+/// directory.
+const MANY_NAMES: usize = 32;
+
 /// What was changed, for [`KernelCaches::tell`].
 #[derive(Debug, Default)]
 pub struct ChangedCaches {
@@ -108,12 +112,13 @@ impl KernelCaches {
     /// Files were being stored in the kernel's pages, and it cannot be known whether that was
     /// before the change or after it.
     pub fn tell(&self, changed: ChangedCaches) -> io::Result<()> {
-        let ChangedCaches { names, late, directories, nodes, data } = changed;
+        let ChangedCaches { mut names, late, directories, nodes, data } = changed;
         let stored = match self.prefetch.get() {
             Some(prefetch) => data.iter().try_for_each(|node| prefetch.changed(node.0)),
             None => Ok(()),
         };
         if let Some(notifier) = self.notifier.get() {
+            skip_unknown(notifier, &mut names, &directories);
             let directories = directories.into_iter().map(whole);
             notifier.notify_and_wait(names.into_iter().chain(directories).chain(nodes));
             notifier.notify(late);
@@ -152,6 +157,18 @@ impl KernelCaches {
         }
         let fs = self.fs.clone();
         notifier.notify_later(move || fs.changed_nodes().into_iter().map(inode).collect());
+    }
+}
+
+/// Leaves out the names of directories with many that the kernel does not know: if it gets to know
+/// such a directory later, it asks for names after that, and so after the change.
+fn skip_unknown(notifier: &Notifier, names: &mut Vec<Notification>, directories: &[NodeId]) {
+    let is_in = |name: &Notification, directory: NodeId| matches!(name, Notification::Entry { parent, .. } if *parent == directory.0);
+    for directory in directories {
+        let count = names.iter().filter(|name| is_in(name, *directory)).take(MANY_NAMES + 1).count();
+        if count > MANY_NAMES && notifier.is_unknown(directory.0) {
+            names.retain(|name| !is_in(name, *directory));
+        }
     }
 }
 

@@ -150,9 +150,19 @@ impl Notifier {
     /// took too long: then an answer that tells it of the node may be on its way, with what was
     /// true before.
     pub fn notify_if_known(&self, notifications: Vec<Notification>) -> bool {
+        self.notify_group(notifications) == Some(true)
+    }
+
+    /// True if the kernel does not know a node. Of one that it knows it drops the attributes.
+    pub(crate) fn is_unknown(&self, node: u64) -> bool {
+        self.notify_group(vec![Notification::Inode { node, data: None }]) == Some(false)
+    }
+
+    /// Whether the kernel knows the nodes of all notifications; `None` if it takes too long.
+    fn notify_group(&self, notifications: Vec<Notification>) -> Option<bool> {
         let unknown = Arc::new(AtomicBool::new(false));
         let upto = self.urgent.queue([QueuedMessage::Group(notifications, Arc::clone(&unknown))]);
-        self.wait_for(upto) && !unknown.load(Ordering::Acquire)
+        self.wait_for(upto).then(|| !unknown.load(Ordering::Acquire))
     }
 
     /// Waits until the kernel has handled urgent messages up to `upto`; false if that takes too

@@ -11,6 +11,7 @@ mod attributes;
 mod changes;
 mod details;
 mod failure;
+mod readers;
 mod reads;
 mod server;
 mod session;

@@ -9,6 +9,7 @@
 
 use crate::admission::Peer;
 use crate::failure::Failure;
+use crate::readers::Readers;
 use crate::session::{Buffers, Served, Session, Turn, refuse};
 use crate::waits::Waits;
 use espalier_fs::Paths;
@@ -82,7 +83,7 @@ impl ClientServer {
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&events, waits.event(), epoll::EventData::new_u64(WOKEN), edge)?;
         let shared = Arc::new(Shared {
-            served: Served { access, paths, waits },
+            served: Served { readers: Readers::start(&access)?, access, paths, waits },
             listener,
             events,
             stop,

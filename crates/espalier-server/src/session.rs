@@ -11,6 +11,7 @@ use crate::admission::{Admission, Powers, admit};
 use crate::changes::Changer;
 use crate::details;
 use crate::failure::{Failure, Outcome};
+use crate::readers::Readers;
 use crate::reads;
 use crate::stream::{Stream, add_paths};
 use crate::waits::{Waiting, Waits};
@@ -37,6 +38,7 @@ pub(crate) struct Served {
     pub(crate) access: Arc<ClientAccess>,
     pub(crate) paths: Arc<Paths>,
     pub(crate) waits: Arc<Waits>,
+    pub(crate) readers: Readers,
 }
 
 /// Memory of a thread that serves sessions.
@@ -88,8 +90,21 @@ struct Packet {
     descriptors: Vec<OwnedFd>,
 }
 
-/// The body of an answer, and whether there is more of the stream.
-type Answer = (Vec<u8>, bool);
+/// An answer: its body, in parts that follow each other, and whether there is more of the stream.
+struct Answer {
+    body: Vec<Vec<u8>>,
+    more: bool,
+}
+
+impl Answer {
+    fn whole(body: Vec<u8>) -> Self {
+        Self { body: vec![body], more: false }
+    }
+
+    fn length(&self) -> usize {
+        self.body.iter().map(Vec::len).sum()
+    }
+}
 
 impl Session {
     pub(crate) fn new(socket: OwnedFd, number: u64) -> Self {
@@ -133,7 +148,7 @@ impl Session {
             _ => return Turn::Over,
         };
         if let Some((id, answer)) = ended_wait
-            && self.answer(id, Ok(answer)) == Turn::Over
+            && self.answer(id, &Ok(answer)) == Turn::Over
         {
             return Turn::Over;
         }
@@ -147,7 +162,7 @@ impl Session {
             }
             call => served.access.call(|| opened.serve(served, &call).map(Some)),
         };
-        self.answer_if_any(id, answer)
+        self.answer_if_any(served, id, answer)
     }
 
     /// Looks again at what the session waits for.
@@ -156,15 +171,19 @@ impl Session {
         // It may have been answered meanwhile.
         let Some(id) = opened.waiting.as_ref().map(|waiting| waiting.id) else { return Turn::GoesOn };
         let looked = served.access.call(|| opened.look(served));
-        self.answer_if_any(id, looked)
+        self.answer_if_any(served, id, looked)
     }
 
-    fn answer_if_any(&self, id: u32, answer: Option<Outcome<Option<Answer>>>) -> Turn {
-        match answer.unwrap_or_else(|| Err(ended())) {
-            Ok(None) => Turn::GoesOn,
-            Ok(Some(answer)) => self.answer(id, Ok(answer)),
-            Err(failure) => self.answer(id, Err(failure)),
+    fn answer_if_any(&self, served: &Served, id: u32, answer: Option<Outcome<Option<Answer>>>) -> Turn {
+        let answer = match answer.unwrap_or_else(|| Err(ended())).transpose() {
+            None => return Turn::GoesOn,
+            Some(answer) => answer,
+        };
+        let turn = self.answer(id, &answer);
+        if let Ok(Answer { body, .. }) = answer {
+            served.readers.reuse(body);
         }
+        turn
     }
 
     /// Gives back what the session holds. If the file system is not to be trusted any more it is
@@ -182,7 +201,7 @@ impl Session {
                 let mut out = Writer::default();
                 opened.flags.encode(opened.version, &mut out);
                 self.opened = Some(opened);
-                self.answer(id, Ok((out.0, false)))
+                self.answer(id, &Ok(Answer::whole(out.0)))
             }
             Err(failure) => {
                 tracing::debug!(%failure, "a client is not let in");
@@ -218,24 +237,33 @@ impl Session {
         }
     }
 
-    fn answer(&self, id: u32, answer: Outcome<Answer>) -> Turn {
-        let (body, more) = match answer {
+    fn answer(&self, id: u32, answer: &Outcome<Answer>) -> Turn {
+        let answer = match answer {
             Ok(answer) => answer,
             Err(failure) if failure.errno == libc::EPROTO => return Turn::Over,
             Err(failure) => {
-                return if refuse(&self.socket, id, &failure) { Turn::GoesOn } else { Turn::Over };
+                return if refuse(&self.socket, id, failure) { Turn::GoesOn } else { Turn::Over };
             }
         };
-        let in_memory = body.len() > FRAME_MAX_BYTES - ReplyHead::BYTES;
+        let length = answer.length();
+        let in_memory = length > FRAME_MAX_BYTES - ReplyHead::BYTES;
+        let mut parts: Vec<&[u8]> = answer.body.iter().map(Vec::as_slice).collect();
         if in_memory {
             let place = self.opened.as_ref().map(|opened| (&opened.memory, opened.areas));
             let Some((memory, (requests, answers))) = place else { return Turn::Over };
-            if body.len() > answers as usize || memory.write_all_at(&body, requests.into()).is_err() {
+            if length > answers as usize {
                 return Turn::Over;
             }
+            let mut at = u64::from(requests);
+            for part in parts.drain(..) {
+                if memory.write_all_at(part, at).is_err() {
+                    return Turn::Over;
+                }
+                at += part.len() as u64;
+            }
         }
-        let head = ReplyHead { id, errno: 0, in_memory, more, length: body.len() as u32 };
-        match send(&self.socket, &head, if in_memory { b"" } else { &body }) {
+        let head = ReplyHead { id, errno: 0, in_memory, more: answer.more, length: length as u32 };
+        match send(&self.socket, &head, &parts) {
             true => Turn::GoesOn,
             false => Turn::Over,
         }
@@ -251,17 +279,19 @@ pub(crate) fn refuse(socket: &OwnedFd, id: u32, failure: &Failure) -> bool {
     let body = failure.shown();
     let errno = failure.errno.cast_unsigned();
     let head = ReplyHead { id, errno, in_memory: false, more: false, length: body.len() as u32 };
-    send(socket, &head, body)
+    send(socket, &head, &[body])
 }
 
-fn send(socket: &OwnedFd, head: &ReplyHead, body: &[u8]) -> bool {
+fn send(socket: &OwnedFd, head: &ReplyHead, body: &[&[u8]]) -> bool {
     let head = head.encode().0;
-    let parts = [IoSlice::new(&head), IoSlice::new(body)];
+    let parts: Vec<IoSlice<'_>> =
+        std::iter::once(&head[..]).chain(body.iter().copied()).map(IoSlice::new).collect();
+    let length = parts.iter().map(|part| part.len()).sum::<usize>();
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
         match sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
             Err(rustix::io::Errno::INTR) => {}
-            sent => return sent == Ok(head.len() + body.len()),
+            sent => return sent == Ok(length),
         }
     }
 }
@@ -316,10 +346,12 @@ impl Opened {
     }
 
     fn serve(&mut self, served: &Served, call: &Call<'_>) -> Outcome<Answer> {
-        let whole = |body| Ok((body, false));
+        let whole = |body| Ok(Answer::whole(body));
         match call {
             Call::Stat { follow, paths } => whole(reads::stat(&self.caller, *follow, paths, self.room())?),
-            Call::Read { pieces } => whole(reads::read(&self.caller, pieces, self.room())?),
+            Call::Read { pieces } => {
+                Ok(Answer { body: served.readers.read(&self.caller, pieces, self.room()), more: false })
+            }
             Call::ReadLink { path } => whole(reads::read_link(&self.caller, path)?),
             Call::Walk { path, listing } => {
                 self.stream = None;
@@ -349,8 +381,7 @@ impl Opened {
                 Err(Failure::new(libc::EROFS, "the mount is read-only where the client sees it"))
             }
             call => {
-                let changer =
-                    Changer { access: &served.access, caller: &self.caller, powers: self.powers };
+                let changer = Changer { access: &served.access, caller: &self.caller, powers: self.powers };
                 whole(change(&changer, call)?)
             }
         }
@@ -364,7 +395,7 @@ impl Opened {
         if !matches!(piece, Ok((_, true))) {
             self.stream = None;
         }
-        piece
+        piece.map(|(body, more)| Answer { body: vec![body], more })
     }
 
     /// What was changed below a directory.
@@ -422,7 +453,7 @@ impl Opened {
                 let mut out = Writer::default();
                 let changes = ChangesHead { position: &position, everything: false };
                 WaitHead { exact: &exact, changes }.encode(&mut out);
-                (id, (out.0, false))
+                (id, Answer::whole(out.0))
             })
         });
         ended.ok_or(())
@@ -448,7 +479,7 @@ impl Opened {
         add_paths(&mut paths, &mut out, self.room())?;
         let more = paths.len() > 0;
         self.stream = more.then_some(Stream::Paths(paths));
-        Ok((out.0, more))
+        Ok(Answer { body: vec![out.0], more })
     }
 }
 

@@ -24,6 +24,11 @@ struct Placed<'f> {
 }
 
 impl<'f> Placed<'f> {
+    fn new(at: usize, directory: usize, name: Vec<u8>, victim: Option<NodeId>, file: &NewItem<'f>) -> Self {
+        let xattrs = file.xattrs.iter().collect();
+        Self { at, directory, name, victim, file: *file, pieces: pieces(file), xattrs }
+    }
+
     fn as_request<'r>(&'r self, directory: &'r Handle) -> WriteRequest<'r>
     where
         'f: 'r,
@@ -67,12 +72,21 @@ fn pieces<'f>(file: &NewItem<'f>) -> Vec<(u64, &'f [u8])> {
 
 /// Directories that are open, each once.
 #[derive(Default)]
-struct Directories {
+struct Directories<'f> {
     open: Vec<Handle>,
     by_node: HashMap<NodeId, usize>,
+    /// The directory of the last file, as its path has it with a slash behind, which the next file
+    /// may share.
+    last: Option<(&'f [u8], usize)>,
 }
 
-impl Directories {
+impl<'f> Directories<'f> {
+    /// The directory of a path that ends with a plain name, if it is that of the last one.
+    fn nearby(&self, above: &[u8], name: &[u8]) -> Option<usize> {
+        let is_plain = !matches!(name, b"" | b"." | b"..") && !name.contains(&0);
+        self.last.filter(|(last, _)| is_plain && *last == above).map(|(_, directory)| directory)
+    }
+
     fn add(&mut self, directory: Handle) -> usize {
         let node = directory.node();
         if let Some(known) = node.and_then(|node| self.by_node.get(&node)) {
@@ -123,10 +137,16 @@ impl Changer<'_> {
         at: usize,
         file: &NewItem<'f>,
         how: WriteFlags,
-        directories: &mut Directories,
+        directories: &mut Directories<'f>,
     ) -> Outcome<Placed<'f>> {
         self.check_new(file)?;
         let path = file.file.path;
+        let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let (above, name) = path.split_at(end);
+        if let Some(directory) = directories.nearby(above, name) {
+            let victim = directories.open[directory].child_node(name);
+            return Ok(Placed::new(at, directory, name.to_vec(), victim, file));
+        }
         let named = match (self.named(path), how.directories) {
             (Err(error), Some(mode)) if error.errno == libc::ENOENT => {
                 let end = path.iter().rposition(|byte| *byte == b'/').ok_or(error)?;
@@ -137,11 +157,11 @@ impl Changer<'_> {
         };
         let is_directory = || Failure::new(libc::EISDIR, "the path is that of a directory");
         let named = named.filter(|named| named.plain_name() == named.name).ok_or_else(is_directory)?;
-        let victim = named.object(self.caller).and_then(|object| object.node);
-        let name = named.name;
+        let victim = named.directory.child_node(&named.name);
         let directory = directories.add(named.directory);
-        let xattrs = file.xattrs.iter().collect();
-        Ok(Placed { at, directory, name, victim, file: *file, pieces: pieces(file), xattrs })
+        // A name that is no link's: where the path before it leads.
+        directories.last = (named.name == name).then_some((above, directory));
+        Ok(Placed::new(at, directory, named.name, victim, file))
     }
 
     /// Refuses what only the kernel can judge.

@@ -298,3 +298,48 @@ fn many_clients_work_side_by_side() {
     assert_eq!(tree(mounted.path()).len(), 16 * (1 + 10 * 51));
     mounted.end();
 }
+
+/// Several clients read all files at the same time, each in an order of its own and again and
+/// again, with threads that help all of them; answers have less room than the files.
+#[test]
+fn many_clients_read_the_same_files() {
+    let mounted = Mounted::new("");
+    let names: Vec<String> = (0..400).map(|n| format!("d{}/f{n}", n % 7)).collect();
+    let content = |name: &str| name.repeat(1 + name.len() * 300);
+    let contents: Vec<String> = names.iter().map(|name| content(name)).collect();
+    let files: Vec<_> = names.iter().zip(&contents).map(|(name, all)| Write::file(name, all)).collect();
+    for result in mounted.client().write_many(&files, WriteFlags::default()) {
+        result.unwrap();
+    }
+    std::thread::scope(|scope| {
+        for number in 0..6usize {
+            let (mounted, names, contents) = (&mounted, &names, &contents);
+            scope.spawn(move || {
+                let client = mounted.client();
+                for round in 0..4 {
+                    let step = [1, 3, 7, 11, 13, 17][number];
+                    let order: Vec<usize> = (0..400).map(|n| (n * step + round) % 400).collect();
+                    let mut missing = vec![1; 400];
+                    let piece =
+                        |at: &usize| Piece { path: names[*at].as_bytes(), offset: 0, length: u64::MAX };
+                    let mut pieces: Vec<Piece<'_>> = order.iter().map(piece).collect();
+                    pieces.push(Piece { path: b"d0/none", offset: 0, length: 1 });
+                    client
+                        .read_many(&pieces, &mut |at, data| {
+                            match order.get(at) {
+                                Some(file) => {
+                                    assert!(data.unwrap() == contents[*file].as_bytes());
+                                    missing[*file] -= 1;
+                                }
+                                None => assert_eq!(data.unwrap_err().errno(), libc::ENOENT),
+                            }
+                            true
+                        })
+                        .unwrap();
+                    assert_eq!(missing, vec![0; 400]);
+                }
+            });
+        }
+    });
+    mounted.end();
+}

@@ -85,6 +85,38 @@ fn new_names_are_seen_where_the_kernel_knew_that_there_were_none() {
     mounted.end();
 }
 
+/// Whether the kernel knows the directory or not, and what the names meant before.
+#[test]
+fn many_names_of_one_call_are_seen() {
+    let mounted = Mounted::new("");
+    let (root, client) = (mounted.path(), mounted.client());
+    fs::create_dir(root.join("known")).unwrap();
+    let paths: Vec<String> =
+        ["known", "unknown"].iter().flat_map(|dir| (0..100).map(move |n| format!("{dir}/f{n}"))).collect();
+    let absent = paths.iter().take(100).all(|path| fs::symlink_metadata(root.join(path)).is_err());
+    assert!(absent && names(&root.join("known")).is_empty());
+    let first: Vec<(&str, &[u8])> = paths.iter().map(|path| (path.as_str(), path.as_bytes())).collect();
+    write(&client, &first);
+    for dir in ["known", "unknown"] {
+        assert_eq!(names(&root.join(dir)).len(), 100);
+    }
+    for path in &paths {
+        assert_eq!(fs::read(root.join(path)).unwrap(), path.as_bytes());
+        fs::hard_link(root.join(path), root.join(path.replace('/', "-"))).unwrap();
+    }
+    // Files that the kernel knows, by another name too, are replaced.
+    let second: Vec<(&str, &[u8])> = paths.iter().map(|path| (path.as_str(), &b"again"[..])).collect();
+    write(&client, &second);
+    for path in &paths {
+        assert_eq!(fs::read(root.join(path)).unwrap(), b"again");
+        let other = root.join(path.replace('/', "-"));
+        assert_eq!(fs::metadata(&other).unwrap().nlink(), 1, "the replaced file has one name left");
+        assert_eq!(fs::read(&other).unwrap(), path.as_bytes());
+    }
+    drop(client);
+    mounted.end();
+}
+
 #[test]
 fn removed_moved_and_replaced_names_are_seen() {
     let mounted = Mounted::new("");

@@ -180,7 +180,8 @@ fn what_is_written_is_the_same_both_ways() {
             };
             // From an archive, again in its place, and where something else is in the way.
             let import = words(&["import"], &[&archive, &at("import")]);
-            let copy = words(&["cp", "-r"], &[&place.dir.join("tree/n1"), &tree.join("marked"), &at("import")]);
+            let copy =
+                words(&["cp", "-r"], &[&place.dir.join("tree/n1"), &tree.join("marked"), &at("import")]);
             for call in [&import, &import, &copy] {
                 act(&call.iter().map(OsString::as_os_str).collect::<Vec<_>>());
             }
@@ -212,7 +213,8 @@ fn where_the_kernel_knows_more_it_is_asked() {
     // Something that is mounted below is shown, and not what it covers.
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(place.dir.join("d/covered")));
     let found = ran(command(None, Way::Server).arg("find").arg(&place.dir)).ok();
-    let has = (has_session(None, Way::Server, &place.dir), has_session(None, Way::Server, &place.dir.join("d")));
+    let has =
+        (has_session(None, Way::Server, &place.dir), has_session(None, Way::Server, &place.dir.join("d")));
     run(Command::new("umount").arg(place.dir.join("d/covered")));
     assert!(found.contains("covered") && !found.contains("below"), "{found}");
     assert_eq!(has, (false, false));
@@ -230,8 +232,12 @@ fn where_the_kernel_knows_more_it_is_asked() {
     place.mount(&["-o", "ro"]).ok();
     assert!(has_session(None, Way::Server, &place.dir));
     let target = place.dir.join("d/new");
-    ran(command(None, Way::Server).args(["cp", "-r"]).arg(place.dir.join("d")).arg(&target)).refused(1, &["into itself"]);
-    let into = ran(command(None, Way::Server).arg("cp").arg(place.dir.join("d/covered/below")).arg(place.dir.join("d")));
+    ran(command(None, Way::Server).args(["cp", "-r"]).arg(place.dir.join("d")).arg(&target))
+        .refused(1, &["into itself"]);
+    let into = ran(command(None, Way::Server)
+        .arg("cp")
+        .arg(place.dir.join("d/covered/below"))
+        .arg(place.dir.join("d")));
     into.refused(1, &["Read-only"]);
     place.umount().ok();
     place.fsck().ok();

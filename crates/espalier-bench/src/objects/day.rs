@@ -8,7 +8,8 @@
 
 use super::Bench;
 use super::parts::git;
-use crate::steps::{Random, Step, make_durable};
+use crate::random::Random;
+use crate::steps::{self, make_durable};
 use anyhow::Result;
 use std::fs::File;
 use std::io::Write;
@@ -36,7 +37,7 @@ pub(super) fn day(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.fresh()?;
     let dir = bench.contender.dir.clone();
     let tree = dir.join("tree");
-    Step::Unpack.run(&dir, bench.setting)?;
+    steps::run("unpack", &dir, bench.setting)?;
     git(&tree, &["init", "-q"])?;
     git(&tree, &["add", "-A"])?;
     git(&tree, &["commit", "-q", "-m", "all"])?;

@@ -6,7 +6,7 @@
 
 use super::figures::Figures;
 use crate::options::Options;
-use crate::steps::Random;
+use crate::random::Random;
 use anyhow::Result;
 use espalier_object::{Access, ObjectDevice, Options as DeviceOptions, Present, SimulatedBucket};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, SimulatedEnvironment};

@@ -1,7 +1,7 @@
 //! Parts that every contender does: sequential work, a source tree, fsync, mounting; and clones.
 
 use super::{Bench, mib};
-use crate::steps::{Step, drain, make_durable};
+use crate::steps::{self, drain, make_durable};
 use crate::system;
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -20,19 +20,19 @@ pub(super) fn sequential(bench: &mut Bench<'_, '_>) -> Result<()> {
     let bytes = bench.setting.file_bytes;
     bench.fresh()?;
     let (seconds, _) = bench.measure("write_seq", |bench| {
-        step(Step::WriteSequential, bench)?;
+        step("write_seq", bench)?;
         // Only then has every contender put all of it.
         bench.contender.unmount()
     })?;
     bench.tell_rate("write_seq", bytes, seconds, "put_mib_s");
     bench.contender.mount()?;
-    let (seconds, _) = bench.measure("read_seq", |bench| step(Step::ReadSequential, bench))?;
+    let (seconds, _) = bench.measure("read_seq", |bench| step("read_seq_cold", bench))?;
     bench.tell_rate("read_seq", bytes, seconds, "get_mib_s");
     bench.contender.unmount()
 }
 
-fn step(step: Step, bench: &Bench<'_, '_>) -> Result<()> {
-    step.run(&bench.contender.dir, bench.setting).map(drop)
+fn step(name: &str, bench: &Bench<'_, '_>) -> Result<()> {
+    steps::run(name, &bench.contender.dir, bench.setting).map(drop)
 }
 
 /// Unpacks the source tree, searches it and looks at it with git, from the store each time.
@@ -40,7 +40,7 @@ pub(super) fn tree(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.fresh()?;
     bench.setting.warm_up()?;
     bench.measure("unpack", |bench| {
-        Step::Unpack.run(&bench.contender.dir, bench.setting)?;
+        step("unpack", bench)?;
         bench.contender.unmount()
     })?;
     bench.contender.mount()?;
@@ -99,7 +99,7 @@ pub(super) fn fsync(bench: &mut Bench<'_, '_>) -> Result<()> {
 /// Clones the source tree, and makes the clone durable.
 pub(super) fn clone(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.fresh()?;
-    Step::Unpack.run(&bench.contender.dir, bench.setting)?;
+    step("unpack", bench)?;
     bench.remount()?;
     let dir = bench.contender.dir.display().to_string();
     bench.measure("clone_cold", |bench| {
@@ -116,7 +116,7 @@ pub(super) fn clone(bench: &mut Bench<'_, '_>) -> Result<()> {
 /// Mounts what the source tree is in; file systems of ours have 100 GiB of blocks.
 pub(super) fn mount(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.fresh()?;
-    Step::Unpack.run(&bench.contender.dir, bench.setting)?;
+    step("unpack", bench)?;
     bench.contender.unmount()?;
     for _ in 0..MOUNTS {
         let before = bench.server.proxy.traffic();

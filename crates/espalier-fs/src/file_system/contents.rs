@@ -6,10 +6,12 @@ use crate::file::data::Privileges;
 use crate::file::xattr::XattrChange;
 use crate::file_system::FileSystem;
 use crate::inode::limits::{Growth, WriteKind};
+use crate::inode::node::Node;
 use crate::model::error::{FsErrorKind, Result};
 use crate::model::types::*;
 use crate::quota::growth;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl FileSystem {
@@ -28,6 +30,11 @@ impl FileSystem {
     /// From now on the time of the last read follows `rule`, as after a remount.
     pub fn set_atime(&self, rule: Atime) {
         self.access_times.rule.set(rule);
+    }
+
+    /// Writes the times of the last read of nodes in the order of their ids, each once.
+    pub(crate) fn write_access_times(&self, nodes: &[Arc<Node>]) -> Result<()> {
+        self.access_times.write_some(nodes).map(drop)
     }
 
     /// Write-back of `node` sets the time of modification again: the kernel has written back the

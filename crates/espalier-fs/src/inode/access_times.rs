@@ -21,7 +21,7 @@ const RENEWAL_AGE_NANOSECONDS: i64 = 24 * 3600 * 1_000_000_000;
 /// Nodes that wait for the background; others are written when they leave memory.
 const QUEUE_MAX_NODES: usize = 64 << 10;
 /// Times that one batch writes.
-const NODES_PER_BATCH: usize = 64;
+pub(crate) const NODES_PER_BATCH: usize = 64;
 
 pub(crate) struct AccessTimes {
     volume: Arc<VolumeContext>,
@@ -121,30 +121,41 @@ impl AccessTimes {
         queue.sort_unstable();
         for ids in queue.chunks(NODES_PER_BATCH) {
             let nodes: Vec<Arc<Node>> = ids.iter().filter_map(|id| self.nodes.get(*id)).collect();
-            let tree = self.tree.shared();
-            let mut states = States::lock(&nodes.iter().collect::<Vec<_>>());
-            let mut batch = Batch::new();
-            for node in &nodes {
-                let state = states.of(node);
-                if state.atime_dirty {
-                    self.inodes.put(&tree, node, state, &state.inode, &mut batch);
-                }
-            }
-            if batch.is_empty() {
-                continue;
-            }
-            let lsn = match self.volume.commit_times(batch) {
-                Ok(lsn) => lsn,
-                // A call that asks for durability does not fail because there is no room for times.
-                Err(error) if error.kind() == FsErrorKind::NoSpace => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            for node in &nodes {
-                let state = states.of(node);
-                (state.lsn, state.atime_dirty) = (lsn, false);
-                node.changed.store(true, Ordering::Release);
+            // A call that asks for durability does not fail because there is no room for times.
+            if !self.write_some(&nodes)? {
+                return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Writes the times of nodes with one batch, if they are not written yet. The nodes are in the
+    /// order of their ids, each once. False if there is no room.
+    pub(crate) fn write_some(&self, nodes: &[Arc<Node>]) -> Result<bool> {
+        let tree = self.tree.shared();
+        let mut states = States::lock(&nodes.iter().collect::<Vec<_>>());
+        let mut batch = Batch::new();
+        let mut written = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            let state = states.of(node);
+            if state.atime_dirty {
+                self.inodes.put(&tree, node, state, &state.inode, &mut batch);
+                written.push(node);
+            }
+        }
+        if batch.is_empty() {
+            return Ok(true);
+        }
+        let lsn = match self.volume.commit_times(batch) {
+            Ok(lsn) => lsn,
+            Err(error) if error.kind() == FsErrorKind::NoSpace => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        for node in written {
+            let state = states.of(node);
+            (state.lsn, state.atime_dirty) = (lsn, false);
+            node.changed.store(true, Ordering::Release);
+        }
+        Ok(true)
     }
 }

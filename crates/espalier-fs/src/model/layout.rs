@@ -22,6 +22,7 @@
 //! prefix; walking files first, then subdirectories, each in name order, walks in key order.
 
 use espalier_engine::{Key, KeyRange};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The index of entries and attributes.
@@ -301,6 +302,20 @@ pub(crate) fn parse(key: &[u8]) -> Option<Parsed<'_>> {
     let len = key[start..].iter().position(|b| *b <= CONTENT).unwrap_or(key.len() - start);
     let name = unescape(&key[start..start + len])?;
     Some(Parsed { prefix: &key[..at], directory, base: &key[..start + len], name, rest: &key[start + len..] })
+}
+
+/// The name of the entry to which `key` belongs in the directory with this content prefix; `None` if
+/// it belongs to no entry of that. Cheaper than [`parse`] for a walk within a directory.
+pub(crate) fn name_in<'k>(prefix: &[u8], key: &'k [u8]) -> Option<Cow<'k, [u8]>> {
+    let (separator, rest) = key.strip_prefix(prefix)?.split_first()?;
+    if *separator != ENTRY {
+        return None;
+    }
+    let name = rest.split(|byte| *byte <= CONTENT).next()?;
+    match name.contains(&ESCAPE) {
+        true => unescape(name).map(Cow::Owned),
+        false => Some(Cow::Borrowed(name)),
+    }
 }
 
 /// The names from the root down to the directory with this content prefix; those of an area are

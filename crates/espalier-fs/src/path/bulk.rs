@@ -1,14 +1,16 @@
 //! Calls on many files at once, in the order of their keys: files of one directory lie beside each
 //! other, their directory is looked up once, and the store reads ahead.
 
+use crate::inode::access_times::NODES_PER_BATCH;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::types::*;
 use crate::path::analyzer::{self, End};
 use crate::path::caller::{At, Links, PathCaller};
-use crate::path::handle::{Handle, Open};
-use crate::path::place::PathPlace;
+use crate::path::handle::Open;
+use crate::path::place::{Hold, PathPlace};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// What is read at a time, in bytes; a larger file is read in several ranges.
 const MAX_READ_BYTES: u64 = 64 << 20;
@@ -26,6 +28,46 @@ pub struct ReadRequest<'a> {
 #[derive(Default)]
 struct Nearby<'a> {
     last: Option<(At<'a>, &'a [u8], PathPlace)>,
+}
+
+/// Files whose time of the last read has changed. They stay in use until so many are there that one
+/// batch writes their times: a file that leaves memory alone costs a batch of its own.
+#[derive(Default)]
+struct Touched(Vec<Hold>);
+
+impl Touched {
+    fn add(&mut self, file: &Hold) {
+        if file.volume.is_live() && file.node.pending.load(Ordering::Acquire) {
+            self.0.push(file.clone());
+            if self.0.len() >= NODES_PER_BATCH {
+                self.write();
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        self.0.sort_by_key(|file| file.node.id);
+        self.0.dedup_by_key(|file| file.node.id);
+        if let Some(first) = self.0.first() {
+            let nodes: Vec<_> = self.0.iter().map(|file| file.node.clone()).collect();
+            if let Err(error) = first.fs().write_access_times(&nodes) {
+                // As when a file leaves memory: the time of a read may be lost.
+                tracing::warn!(%error, "times of the last read cannot be written");
+            }
+        }
+        self.0.clear();
+    }
+}
+
+impl Drop for Touched {
+    fn drop(&mut self) {
+        self.write();
+    }
+}
+
+/// The places of requests in the order of their keys, in which it is fastest to read them.
+pub fn read_order(requests: &[ReadRequest<'_>]) -> Vec<usize> {
+    in_key_order(requests.iter().map(|request| request.at)).collect()
 }
 
 impl PathCaller {
@@ -53,11 +95,22 @@ impl PathCaller {
         requests: &[ReadRequest<'_>],
         each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
     ) {
-        let mut nearby = Nearby::default();
+        self.read_in_order(requests, &read_order(requests), each);
+    }
+
+    /// As [`PathCaller::read_many`], but only the requests whose places `order` has, in this order:
+    /// so several threads can share the order ([`read_order`]).
+    pub fn read_in_order(
+        &self,
+        requests: &[ReadRequest<'_>],
+        order: &[usize],
+        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
+    ) {
+        let (mut nearby, mut touched) = (Nearby::default(), Touched::default());
         let mut buffer = Vec::new();
-        for at in in_key_order(requests.iter().map(|request| request.at)) {
-            let read = self.read_near(&mut nearby, &requests[at], &mut buffer);
-            if !each(at, read.map(|length| &buffer[..length])) {
+        for at in order {
+            let read = self.read_near(&mut nearby, &mut touched, &requests[*at], &mut buffer);
+            if !each(*at, read.map(|length| &buffer[..length])) {
                 return;
             }
         }
@@ -66,22 +119,28 @@ impl PathCaller {
     fn read_near<'a>(
         &self,
         nearby: &mut Nearby<'a>,
+        touched: &mut Touched,
         request: &ReadRequest<'a>,
         buffer: &mut Vec<u8>,
     ) -> Result<usize> {
         let place = self.find_near(nearby, request.at, Links::Follow)?;
-        let file = self.open_place(place, &Open::read())?;
+        self.check_open(&place, &Open::read())?;
+        let PathPlace::Node(file) = &place else {
+            return fail(FsErrorKind::IsDirectory, "a directory has no content");
+        };
         let range = request.range.clone().unwrap_or(0..u64::MAX);
-        let size = file.stat()?.size;
+        let size = file.node.state().inode.size;
         let length = range.end.min(size).saturating_sub(range.start);
-        if length > MAX_READ_BYTES {
+        if length > MAX_READ_BYTES && file.node.kind == FileKind::Regular {
             return fail(
                 FsErrorKind::TooBig,
                 format!("{length} bytes of one file; {MAX_READ_BYTES} are read at a time"),
             );
         }
-        buffer.resize(length as usize, 0);
-        file.read_at(range.start, buffer)
+        buffer.resize(length.min(MAX_READ_BYTES) as usize, 0);
+        let read = file.fs().read(file.node.id, range.start, buffer);
+        touched.add(file);
+        read
     }
 
     /// What a path names; its directory may be that of the path before.
@@ -105,11 +164,6 @@ impl PathCaller {
             Some(place) => Ok(place),
             None => Err(crate::namespace::lookup::no_entry(run.last)),
         }
-    }
-
-    fn open_place(&self, place: PathPlace, how: &Open) -> Result<Handle> {
-        self.check_open(&place, how)?;
-        Ok(Handle::opened(place, self, how))
     }
 }
 

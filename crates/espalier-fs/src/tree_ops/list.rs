@@ -81,29 +81,34 @@ pub(crate) fn list_below(
     // Directories that were seen and whose content is still to come.
     let mut coming: HashMap<Vec<u8>, Level> = HashMap::new();
     let mut at = first;
+    let mut path = Vec::new();
     while let Some(entry) = cursor.next()? {
-        let Some(parsed) = layout::parse(&entry.key) else { continue };
-        if parsed.name.is_empty() {
+        let name = match layout::name_in(&at.prefix, &entry.key) {
+            Some(name) => name,
+            None => {
+                let Some(parsed) = layout::parse(&entry.key) else { continue };
+                match coming.remove(parsed.prefix) {
+                    Some(level) => at = level,
+                    // A directory that is not entered, the files of a link area, and what was
+                    // removed and is in use.
+                    None if !parsed.name.is_empty() => {
+                        let behind = layout::behind_content(parsed.prefix);
+                        cursor.seek(&behind);
+                        continue;
+                    }
+                    None => continue,
+                }
+                parsed.name.into()
+            }
+        };
+        if name.is_empty() {
             continue;
         }
-        if *parsed.prefix != *at.prefix {
-            match coming.remove(parsed.prefix) {
-                Some(level) => at = level,
-                // A directory that is not entered, the files of a link area, and what was removed
-                // and is in use.
-                None => {
-                    let behind = layout::behind_content(parsed.prefix);
-                    cursor.seek(&behind);
-                    continue;
-                }
-            }
-        }
         let record = Record::decode(&cursor.read(&entry.value)?)?;
-        let path = if at.path.is_empty() {
-            parsed.name.clone()
-        } else {
-            [&at.path[..], b"/", &parsed.name].concat()
-        };
+        path.clear();
+        path.extend_from_slice(&at.path);
+        path.extend_from_slice(if at.path.is_empty() { b"" } else { b"/" });
+        path.extend_from_slice(&name);
         let (inode, ino) = match record {
             Record::Inode(inode) => {
                 let ino = inode.number.wrapping_add(inode.delta).wrapping_add(at.sum);
@@ -118,7 +123,7 @@ pub(crate) fn list_below(
         };
         let is_entered = inode.is_dir() && enter(&inode);
         if is_entered && inode.size > 0 {
-            let prefix = layout::content_prefix(parsed.prefix, &parsed.name);
+            let prefix = layout::content_prefix(&at.prefix, &name);
             let sum = at.sum.wrapping_add(inode.delta);
             let area = if inode.has_link_area {
                 (prefix.clone(), sum.wrapping_add(inode.link_area_delta))

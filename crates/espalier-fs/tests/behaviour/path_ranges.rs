@@ -4,7 +4,7 @@ use crate::Bench;
 use crate::paths::{assert_kind, bench, make, stat};
 use espalier_fs::{
     At, Caller, Filter, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange, PathCaller,
-    ReadRequest,
+    ReadRequest, SetTime,
 };
 
 fn write(root: &PathCaller, path: &str, content: &[u8]) {
@@ -221,6 +221,30 @@ fn many_files_are_as_each() {
         false
     });
     assert_eq!(count, 1);
+}
+
+/// Reading many files sets the times of their last read, also where one of them is read twice.
+#[test]
+fn many_reads_set_the_times_of_the_last_read() {
+    let (_bench, _paths, root, _) = bench();
+    make(&root, "/a");
+    let mut paths: Vec<String> = (0..150).map(|n| format!("/a/{n}")).collect();
+    for path in &paths {
+        write(&root, path, b"x");
+        root.set_times(path, (Some(SetTime::At(5)), Some(SetTime::At(6))), Links::Follow).unwrap();
+    }
+    paths.extend(["/a/3", "/a/149", "/a/149"].map(str::to_owned));
+    let requests: Vec<_> = paths.iter().map(|path| ReadRequest { at: path.into(), range: None }).collect();
+    let mut count = 0;
+    root.read_many(&requests, &mut |_, data| {
+        assert_eq!(data.unwrap(), b"x");
+        count += 1;
+        true
+    });
+    assert_eq!(count, paths.len());
+    for path in &paths {
+        assert!(stat(&root, path).unwrap().atime > 6, "{path}");
+    }
 }
 
 /// Files of one directory share its look-up.

@@ -88,7 +88,8 @@ impl ClientFiles {
         }
         let read = self.client.read_many(&small, &mut |at, data| {
             let Some(known) = small.get(at).and_then(|piece| ahead.get_mut(piece.path)) else { return true };
-            known.content = data.ok().filter(|data| data.len() as u64 == known.details.extents.0).map(<[u8]>::to_vec);
+            known.content =
+                data.ok().filter(|data| data.len() as u64 == known.details.extents.0).map(<[u8]>::to_vec);
             true
         });
         if read.is_err() {
@@ -151,7 +152,8 @@ fn connect(system: &SystemFiles, access: Access) -> Option<Client> {
 
 /// True if `/proc/self/mountinfo` has something below a directory.
 fn is_mounted_below(mounts: &[u8], directory: &Path) -> bool {
-    let points = mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points =
+        mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     let is_below = |point: &[u8]| {
         let point = PathBuf::from(OsStr::from_bytes(&unescaped(point)));
         point != directory && point.starts_with(directory)
@@ -163,7 +165,8 @@ fn is_mounted_below(mounts: &[u8], directory: &Path) -> bool {
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let (mut out, mut left) = (Vec::with_capacity(text.len()), text);
     while let Some((first, rest)) = left.split_first() {
-        let octal = rest.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal =
+            rest.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 out.push(byte);
@@ -352,7 +355,8 @@ impl Files for ClientFiles {
 
     fn write_many(&self, files: &[NewFile], told: &mut dyn FnMut(usize, FilesResult<()>)) {
         let parts: Vec<Parts> = files.iter().map(Parts::of).collect();
-        let writes: Vec<Write<'_>> = files.iter().zip(&parts).map(|(file, parts)| parts.request(file)).collect();
+        let writes: Vec<Write<'_>> =
+            files.iter().zip(&parts).map(|(file, parts)| parts.request(file)).collect();
         let how = WriteFlags { replace: true, directories: None };
         for (at, written) in self.client.write_many(&writes, how).into_iter().enumerate() {
             match written {

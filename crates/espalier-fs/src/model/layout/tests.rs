@@ -42,6 +42,18 @@ proptest! {
     }
 
     #[test]
+    fn names_in_a_directory_are_those_of_parsed_keys(
+        p in path(), q in path(), n in name(), block in any::<u64>()
+    ) {
+        let entry = entry_key(&prefix_of(&q), &n);
+        for key in [&entry[..], &block_key(&entry, block)] {
+            let parsed = parse(key).unwrap();
+            let expected = (*parsed.prefix == prefix_of(&p)).then_some(parsed.name);
+            prop_assert_eq!(name_in(&prefix_of(&p), key).map(|name| name.into_owned()), expected);
+        }
+    }
+
+    #[test]
     fn a_subtree_is_one_prefix(p in path(), q in path(), n in name(), block in any::<u64>()) {
         let inside = q.starts_with(&p);
         let range = content_range(&prefix_of(&p));

@@ -1,0 +1,102 @@
+//! Full paths and many files at once, past the kernel, beside system calls on every file system.
+//!
+//! Protocol: one tree is many files of 4 KiB, the other one the source tree, both with their
+//! content in memory. For each contender, each way to work on it (system calls; for Espalier also a
+//! client of the mount), and each number of clients, a fresh directory is filled, listed with
+//! attributes, read in the order of its names and shuffled in batches, and removed. Clients are
+//! threads that share the work out; each has a session of its own. What changes something ends with
+//! syncfs. *Cold* means a fresh mount and dropped caches, *warm* the second time.
+//!
+//! Archives go the way of `tar` on the kernel's file systems, and of `espalier import` and `export`
+//! on ours. Paths by the number of their components are resolved by the library, on the device of
+//! an unmounted file system.
+
+mod archives;
+mod bench;
+mod client;
+mod cycle;
+mod depth;
+mod figures;
+mod goals;
+mod python;
+mod system_calls;
+mod work;
+
+use crate::contender::Contender;
+use crate::options::Options;
+use crate::system::{self, Undo};
+use crate::tree;
+use anyhow::{Context, Result, bail};
+use bench::Bench;
+use figures::Figures;
+use std::path::Path;
+use work::Work;
+
+/// A part of the suite.
+struct Part {
+    name: &'static str,
+    run: fn(&mut Bench<'_>) -> Result<()>,
+}
+
+/// In the order in which they run.
+const PARTS: &[Part] = &[
+    Part { name: "depth", run: depth::all },
+    Part { name: "files", run: cycle::of_files },
+    Part { name: "tree", run: cycle::of_tree },
+    Part { name: "archives", run: archives::all },
+];
+
+/// Runs the chosen parts and prints the table.
+pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
+    system::require_root()?;
+    std::fs::create_dir_all(&options.dir)
+        .with_context(|| format!("{} cannot be made", options.dir.display()))?;
+    let parts = choose(&options.steps)?;
+    let archive = tree::prepare(options)?;
+    let works = [Work::files(options.files), Work::tree(&unpacked(options, &archive)?)?];
+    let mut contenders = Vec::new();
+    for name in &options.contenders {
+        contenders.push(Contender::new(name, &options.setup(), undo)?);
+    }
+    let mut figures = Figures::new(&options.contenders);
+    for round in 0..options.rounds {
+        for part in &parts {
+            for turn in 0..contenders.len() {
+                let contender = &mut contenders[(turn + round) % options.contenders.len()];
+                let name = contender.name.clone();
+                println!("round {}  {name}: {}", round + 1, part.name);
+                contender.make()?;
+                let (figures, archive) = (&mut figures, &archive);
+                let mut bench = Bench { contender, options, works: &works, archive, figures };
+                (part.run)(&mut bench).with_context(|| format!("{} on {name}", part.name))?;
+                figures.write_json(&options.json())?;
+            }
+        }
+    }
+    println!("{}", figures.text());
+    println!("all figures: {}", options.json().display());
+    Ok(())
+}
+
+/// The source tree, unpacked beside the results once.
+fn unpacked(options: &Options, archive: &Path) -> Result<std::path::PathBuf> {
+    let name = archive.file_stem().context("an archive without a name")?;
+    let (dir, partial) = (options.dir.join(name), options.dir.join("unpacking"));
+    if !dir.exists() {
+        std::fs::create_dir_all(&partial)?;
+        system::run("tar", &["-xf".as_ref(), archive.as_os_str(), "-C".as_ref(), partial.as_os_str()])?;
+        std::fs::rename(&partial, &dir)?;
+    }
+    Ok(dir)
+}
+
+fn choose(names: &[String]) -> Result<Vec<&'static Part>> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(PARTS.iter().collect());
+    }
+    if let Some(unknown) = names.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
+        let known: Vec<_> = PARTS.iter().map(|part| part.name).collect();
+        bail!("'{unknown}' is no part; there are all, {}", known.join(", "));
+    }
+    Ok(PARTS.iter().filter(|part| names.iter().any(|name| name == part.name)).collect())
+}
