@@ -207,9 +207,10 @@ impl Session {
                     self.last_id = id;
                     // That there is no stream is no news.
                     return match self.receive() {
-                        Err(Error::Lost { .. } | Error::Malformed(_)) => {
-                            Err(Error::Lost { may_have_changed: false, source: io::ErrorKind::NotConnected.into() })
-                        }
+                        Err(Error::Lost { .. } | Error::Malformed(_)) => Err(Error::Lost {
+                            may_have_changed: false,
+                            source: io::ErrorKind::NotConnected.into(),
+                        }),
                         _ => Err(error),
                     };
                 }

@@ -88,11 +88,7 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::watch`] and [`Client::diff`].
-    pub fn watch_since(
-        &self,
-        path: impl AsRef<[u8]>,
-        snapshot: impl AsRef<[u8]>,
-    ) -> Result<Watch<'_>> {
+    pub fn watch_since(&self, path: impl AsRef<[u8]>, snapshot: impl AsRef<[u8]>) -> Result<Watch<'_>> {
         let mut watch = self.watch(path, b"")?;
         // The watch begins before the comparison, so that a change in between is told twice.
         watch.ask(Duration::ZERO)?;

@@ -1,9 +1,9 @@
 //! Making and replacing many files.
 
 use crate::client::{Client, Links, Rename, fitting, refused};
+use crate::details::SetXattr;
 use crate::error::{Error, Result};
 use crate::session::Session;
-use crate::details::SetXattr;
 use crate::wire::{
     Call, MAX_ITEMS, Malformed, NewItem, RangeList, Reader, Time, WriteFlags, WriteItem, Xattrs,
 };

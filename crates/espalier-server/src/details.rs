@@ -3,9 +3,7 @@
 use crate::admission::Powers;
 use crate::attributes::stat_of;
 use crate::failure::{Failure, Outcome};
-use espalier_client::wire::{
-    Aspects, DetailItem, RangeList, ReadItem, Writer, XattrList, Xattrs,
-};
+use espalier_client::wire::{Aspects, DetailItem, RangeList, ReadItem, Writer, XattrList, Xattrs};
 use espalier_fs::{Attr, FileKind, FsErrorKind, Handle, Links, Open, PathCaller, Seek};
 use std::ops::Range;
 

@@ -349,8 +349,7 @@ impl Opened {
                 Err(Failure::new(libc::EROFS, "the mount is read-only where the client sees it"))
             }
             call => {
-                let changer =
-                    Changer { access: &served.access, caller: &self.caller, powers: self.powers };
+                let changer = Changer { access: &served.access, caller: &self.caller, powers: self.powers };
                 whole(change(&changer, call)?)
             }
         }

@@ -7,7 +7,8 @@ mod raw;
 use common::{Mounted, serve_if_asked};
 use espalier_client::wire::{Call, Hello};
 use espalier_client::{
-    Aspects, Change, Changes, Client, Error, Links, Ranges, Rename, SetXattr, Watch, Write, WriteFlags, Xattrs,
+    Aspects, Change, Changes, Client, Error, Links, Ranges, Rename, SetXattr, Watch, Write, WriteFlags,
+    Xattrs,
 };
 use raw::{AREA, Raw, address, hello, memory, request};
 use rustix::fs::SealFlags;
@@ -96,7 +97,10 @@ fn as_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 fn a_user_compares_and_watches_what_it_owns() {
     let mounted = Mounted::new("");
     let (root, client) = (mounted.path(), mounted.client());
-    write(&client, &[Write::file("mine/a/f", "x"), Write::file("mine/b/g", "x"), Write::file("other/f", "x")]);
+    write(
+        &client,
+        &[Write::file("mine/a/f", "x"), Write::file("mine/b/g", "x"), Write::file("other/f", "x")],
+    );
     client.own_tree("mine", Some(1000), Some(1000)).unwrap();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     as_user(|| {
@@ -166,9 +170,11 @@ fn a_watch_is_told_of_each_change_once_when_it_happens() {
     }
     // When the directory is gone from its place, the watch says so.
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| loop {
-            if let Err(error) = watch.wait(LONG) {
-                break error.errno();
+        let waiting = scope.spawn(|| {
+            loop {
+                if let Err(error) = watch.wait(LONG) {
+                    break error.errno();
+                }
             }
         });
         fs::rename(root.join("d"), root.join("elsewhere")).unwrap();
@@ -379,7 +385,10 @@ fn files_are_made_with_all_that_files_have() {
     let mut files = vec![
         Write::file("d/all", "all").with_mode(0o640).with_atime(-5).with_mtime(7).with_xattrs(&xattrs),
         Write::sparse("d/holes", 200_000, &ranges, &content).with_mtime(1),
-        Write::sparse("d/large", 5 << 20, &big_ranges, &big).with_mode(0o750).with_xattrs(&xattrs).with_atime(3),
+        Write::sparse("d/large", 5 << 20, &big_ranges, &big)
+            .with_mode(0o750)
+            .with_xattrs(&xattrs)
+            .with_atime(3),
         Write::symlink("d/link", "all").with_atime(11).with_mtime(12),
     ];
     let paths = nodes.map(|(name, ..)| format!("d/{name}"));
@@ -527,14 +536,19 @@ fn odd_paths_are_refused_by_every_call() {
     // As the name of a new file, of any kind.
     let mut xattrs = Xattrs::default();
     xattrs.push(b"user.a", b"b");
-    for (path, errno) in [(&b"a\0b"[..], libc::EINVAL), (&[b'x'; 256], libc::ENAMETOOLONG), (b"", libc::ENOENT)] {
+    for (path, errno) in
+        [(&b"a\0b"[..], libc::EINVAL), (&[b'x'; 256], libc::ENAMETOOLONG), (b"", libc::ENOENT)]
+    {
         let files = [Write::file(path, "x").with_xattrs(&xattrs), Write::node(path, libc::S_IFIFO, 0)];
         for result in client.write_many(&files, WriteFlags::default()) {
             assert_eq!(result.unwrap_err().errno(), errno, "{path:?}");
         }
     }
     let long_name = Write::file(&longer, "x");
-    assert_eq!(client.write_many(&[long_name], WriteFlags::default()).remove(0).unwrap_err().errno(), libc::ENAMETOOLONG);
+    assert_eq!(
+        client.write_many(&[long_name], WriteFlags::default()).remove(0).unwrap_err().errno(),
+        libc::ENAMETOOLONG
+    );
     write(&client, &[Write::file(b"\xff\xfe\x01", "odd")]);
     assert_eq!(fs::read_dir(mounted.path()).unwrap().count(), 1);
     drop(client);

@@ -119,6 +119,22 @@ fn what_is_read_is_the_same_both_ways() {
         for name in ["marked", "secret", "closed/f", "searched/f", "fifo", "none", "empty"] {
             reads(user, &["cat"], &tree.join(name));
         }
+        // Many files of one directory, with some that cannot be read, in the order in which they
+        // are given.
+        let mut names: Vec<_> = fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        names.push(tree.join("none"));
+        names.extend([tree.join("closed/f"), tree.join("marked"), tree.join("marked")]);
+        names.retain(|name| !name.ends_with("zero") && !name.ends_with("link"));
+        let many = |way| {
+            let out = command(user, way).arg("cat").args(&names).output().unwrap();
+            (out.status.code(), String::from_utf8(out.stderr).unwrap(), out.stdout)
+        };
+        let (server, kernel) = (many(Way::Server), many(Way::Kernel));
+        assert_eq!((server.0, &server.1), (kernel.0, &kernel.1));
+        assert!(server.2 == kernel.2 && server.2.len() > 100_000);
+        let logged = command(user, Way::Server).env("RUST_LOG", "debug").arg("cat").args(&names).output();
+        assert!(String::from_utf8(logged.unwrap().stderr).unwrap().contains(SESSION));
         // An archive has all of it, in the order of the store, holes included.
         let archive = |way| {
             let mut command = command(user, way);
@@ -180,7 +196,8 @@ fn what_is_written_is_the_same_both_ways() {
             };
             // From an archive, again in its place, and where something else is in the way.
             let import = words(&["import"], &[&archive, &at("import")]);
-            let copy = words(&["cp", "-r"], &[&place.dir.join("tree/n1"), &tree.join("marked"), &at("import")]);
+            let copy =
+                words(&["cp", "-r"], &[&place.dir.join("tree/n1"), &tree.join("marked"), &at("import")]);
             for call in [&import, &import, &copy] {
                 act(&call.iter().map(OsString::as_os_str).collect::<Vec<_>>());
             }
@@ -212,7 +229,8 @@ fn where_the_kernel_knows_more_it_is_asked() {
     // Something that is mounted below is shown, and not what it covers.
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(place.dir.join("d/covered")));
     let found = ran(command(None, Way::Server).arg("find").arg(&place.dir)).ok();
-    let has = (has_session(None, Way::Server, &place.dir), has_session(None, Way::Server, &place.dir.join("d")));
+    let has =
+        (has_session(None, Way::Server, &place.dir), has_session(None, Way::Server, &place.dir.join("d")));
     run(Command::new("umount").arg(place.dir.join("d/covered")));
     assert!(found.contains("covered") && !found.contains("below"), "{found}");
     assert_eq!(has, (false, false));
@@ -230,8 +248,12 @@ fn where_the_kernel_knows_more_it_is_asked() {
     place.mount(&["-o", "ro"]).ok();
     assert!(has_session(None, Way::Server, &place.dir));
     let target = place.dir.join("d/new");
-    ran(command(None, Way::Server).args(["cp", "-r"]).arg(place.dir.join("d")).arg(&target)).refused(1, &["into itself"]);
-    let into = ran(command(None, Way::Server).arg("cp").arg(place.dir.join("d/covered/below")).arg(place.dir.join("d")));
+    ran(command(None, Way::Server).args(["cp", "-r"]).arg(place.dir.join("d")).arg(&target))
+        .refused(1, &["into itself"]);
+    let into = ran(command(None, Way::Server)
+        .arg("cp")
+        .arg(place.dir.join("d/covered/below"))
+        .arg(place.dir.join("d")));
     into.refused(1, &["Read-only"]);
     place.umount().ok();
     place.fsck().ok();

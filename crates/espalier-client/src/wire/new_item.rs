@@ -60,14 +60,9 @@ impl<'a> NewItem<'a> {
             (0, true) => {
                 let (size, ranges) = sparse.1;
                 let end = ranges.iter().last().map_or(0, |range| range.end);
-                node.1 == 0
-                    && !file.is_symlink
-                    && end <= size
-                    && ranges.total() == file.content.len() as u64
+                node.1 == 0 && !file.is_symlink && end <= size && ranges.total() == file.content.len() as u64
             }
-            (kind, is_sparse) => {
-                !is_sparse && !file.is_symlink && file.content.is_empty() && is_node(kind)
-            }
+            (kind, is_sparse) => !is_sparse && !file.is_symlink && file.content.is_empty() && is_node(kind),
         };
         if !is_consistent {
             return Err(Malformed("a new file is of no kind, or has other content than it says"));

@@ -92,7 +92,9 @@ fn new_files_that_are_none_are_refused() {
     refused(&|file| file.node = Some((libc::S_IFDIR, 0)));
     refused(&|file| file.node = Some((libc::S_IFIFO, 0)));
     refused(&|file| file.sparse = Some((20, RangeList::default())));
-    refused(&|file| file.sparse = Some((2, RangeList::of(&[3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]))));
+    refused(&|file| {
+        file.sparse = Some((2, RangeList::of(&[3, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0])))
+    });
     refused(&|file| {
         file.node = Some((libc::S_IFIFO, 0));
         file.file.content = b"";
@@ -189,8 +191,12 @@ fn heads_and_answers_come_back() {
         assert_eq!(DiffItem::decode(&mut Reader::new(&out.0)), Ok(item));
     }
     let ranges = RangeList::put_together([0..5]);
-    let item =
-        DetailItem { stat: Some(stat), target: b"t", extents: (9, RangeList::of(&ranges)), ..DetailItem::default() };
+    let item = DetailItem {
+        stat: Some(stat),
+        target: b"t",
+        extents: (9, RangeList::of(&ranges)),
+        ..DetailItem::default()
+    };
     let all = Aspects { attributes: true, xattrs: true, target: true, extents: true };
     let mut out = Writer::default();
     item.encode(all, &mut out);

@@ -88,7 +88,8 @@ impl ClientFiles {
         }
         let read = self.client.read_many(&small, &mut |at, data| {
             let Some(known) = small.get(at).and_then(|piece| ahead.get_mut(piece.path)) else { return true };
-            known.content = data.ok().filter(|data| data.len() as u64 == known.details.extents.0).map(<[u8]>::to_vec);
+            known.content =
+                data.ok().filter(|data| data.len() as u64 == known.details.extents.0).map(<[u8]>::to_vec);
             true
         });
         if read.is_err() {
@@ -138,6 +139,39 @@ impl ClientFiles {
     }
 }
 
+/// The content of small regular files of a directory, as far as a server gives it; what it does not
+/// give may be there all the same.
+pub(crate) fn small_files(directory: &Path, names: &[&OsStr]) -> Vec<Option<Vec<u8>>> {
+    let mut all = vec![None; names.len()];
+    let opened = SystemFiles::open(directory, Access::Read).ok();
+    let Some(client) = opened.and_then(|system| connect(&system, Access::Read)) else { return all };
+    tracing::debug!("the server of the mount is asked for many files at once");
+    let paths: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    // Links may lead out of the directory, where the session has no paths.
+    let Ok(found) = client.stat_many(&paths, Links::Stay) else { return all };
+    let is_small = |stat: &Stat| stat.is_file() && stat.size <= SMALL_FILE_BYTES;
+    let small: Vec<(usize, u64)> = found
+        .into_iter()
+        .enumerate()
+        .filter_map(|(at, stat)| stat.ok().filter(is_small).map(|stat| (at, stat.size)))
+        .collect();
+    // One byte more shows a file that has grown.
+    let piece = |(at, size): &(usize, u64)| Piece { path: paths[*at], offset: 0, length: size + 1 };
+    let pieces: Vec<Piece<'_>> = small.iter().map(piece).collect();
+    let read = client.read_many(&pieces, &mut |piece, data| {
+        if let (Some((at, size)), Ok(data)) = (small.get(piece), data)
+            && data.len() as u64 == *size
+        {
+            all[*at] = Some(data.to_vec());
+        }
+        true
+    });
+    match read {
+        Ok(()) => all,
+        Err(_) => vec![None; names.len()],
+    }
+}
+
 /// Begins a session for a tree.
 fn connect(system: &SystemFiles, access: Access) -> Option<Client> {
     let top = system.open_to_list().ok()?;
@@ -151,7 +185,8 @@ fn connect(system: &SystemFiles, access: Access) -> Option<Client> {
 
 /// True if `/proc/self/mountinfo` has something below a directory.
 fn is_mounted_below(mounts: &[u8], directory: &Path) -> bool {
-    let points = mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points =
+        mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     let is_below = |point: &[u8]| {
         let point = PathBuf::from(OsStr::from_bytes(&unescaped(point)));
         point != directory && point.starts_with(directory)
@@ -163,7 +198,8 @@ fn is_mounted_below(mounts: &[u8], directory: &Path) -> bool {
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let (mut out, mut left) = (Vec::with_capacity(text.len()), text);
     while let Some((first, rest)) = left.split_first() {
-        let octal = rest.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal =
+            rest.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 out.push(byte);
@@ -352,7 +388,8 @@ impl Files for ClientFiles {
 
     fn write_many(&self, files: &[NewFile], told: &mut dyn FnMut(usize, FilesResult<()>)) {
         let parts: Vec<Parts> = files.iter().map(Parts::of).collect();
-        let writes: Vec<Write<'_>> = files.iter().zip(&parts).map(|(file, parts)| parts.request(file)).collect();
+        let writes: Vec<Write<'_>> =
+            files.iter().zip(&parts).map(|(file, parts)| parts.request(file)).collect();
         let how = WriteFlags { replace: true, directories: None };
         for (at, written) in self.client.write_many(&writes, how).into_iter().enumerate() {
             match written {

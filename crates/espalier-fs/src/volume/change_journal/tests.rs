@@ -43,7 +43,8 @@ fn what_is_told_is_told_again_for_a_second() {
     touch(&journal, 10 * SECOND, b"elsewhere\x01\0a");
     touch(&journal, 10 * SECOND, b"w\x01.git\x01\0index");
     assert_eq!(paths(&journal, b"w\x01", &token, 10 * SECOND), ["d/a"]);
-    let soon = journal.changed(b"w\x01", token.as_bytes(), 10 * SECOND + SECOND / 2, None).expect("watched").token;
+    let soon =
+        journal.changed(b"w\x01", token.as_bytes(), 10 * SECOND + SECOND / 2, None).expect("watched").token;
     assert_eq!(paths(&journal, b"w\x01", &soon, 12 * SECOND), ["d/a"]);
     let later = journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND, None).expect("watched").token;
     assert_eq!(paths(&journal, b"w\x01", &later, 13 * SECOND), Vec::<String>::new());
@@ -176,7 +177,7 @@ fn a_waiter_is_woken_once_by_what_concerns_its_directory() {
     let mut at = 16;
     let events: [&dyn Fn(&mut Batch); 3] = [
         &|batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01d\x01")),
-        &|batch| batch.delete(INDEX, b"\x01\x01\0file"),
+        &|batch| batch.delete(INDEX, &layout::entry_key(&layout::area_prefix(b""), &layout::area_name(3))),
         &|batch| batch.move_range(INDEX, b"w\x01", b"x\x01"),
     ];
     for event in events {
