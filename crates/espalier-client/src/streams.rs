@@ -30,8 +30,11 @@ pub struct Walk {
 pub struct Diff {
     /// A session of its own; `None` at the end.
     session: Option<Session>,
-    found: VecDeque<(Change, Vec<u8>)>,
+    found: Differences,
 }
+
+/// Differences that have come.
+type Differences = VecDeque<(Change, Vec<u8>)>;
 
 impl Client {
     /// Begins to give everything below a directory that `listing` lets through. Links are not
@@ -123,7 +126,7 @@ fn walk_items(reply: Reply<'_>) -> Result<(VecDeque<Entry>, bool)> {
     Ok((entries, reply.more))
 }
 
-fn differences(reply: Reply<'_>) -> Result<(VecDeque<(Change, Vec<u8>)>, bool)> {
+fn differences(reply: Reply<'_>) -> Result<(Differences, bool)> {
     let mut from = Reader::new(reply.body);
     let mut found = VecDeque::new();
     while !from.is_empty() {

@@ -6,7 +6,7 @@
 //! anything else ([`system`]). A command knows nothing else of the place of a tree, so a further
 //! one is one more implementation, and one more line in [`with_tree`](located::with_tree).
 
-mod client;
+pub(crate) mod client;
 mod image;
 pub(crate) mod located;
 mod system;

@@ -119,6 +119,22 @@ fn what_is_read_is_the_same_both_ways() {
         for name in ["marked", "secret", "closed/f", "searched/f", "fifo", "none", "empty"] {
             reads(user, &["cat"], &tree.join(name));
         }
+        // Many files of one directory, with some that cannot be read, in the order in which they
+        // are given.
+        let mut names: Vec<_> = fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        names.push(tree.join("none"));
+        names.extend([tree.join("closed/f"), tree.join("marked"), tree.join("marked")]);
+        names.retain(|name| !name.ends_with("zero") && !name.ends_with("link"));
+        let many = |way| {
+            let out = command(user, way).arg("cat").args(&names).output().unwrap();
+            (out.status.code(), String::from_utf8(out.stderr).unwrap(), out.stdout)
+        };
+        let (server, kernel) = (many(Way::Server), many(Way::Kernel));
+        assert_eq!((server.0, &server.1), (kernel.0, &kernel.1));
+        assert!(server.2 == kernel.2 && server.2.len() > 100_000);
+        let logged = command(user, Way::Server).env("RUST_LOG", "debug").arg("cat").args(&names).output();
+        assert!(String::from_utf8(logged.unwrap().stderr).unwrap().contains(SESSION));
         // An archive has all of it, in the order of the store, holes included.
         let archive = |way| {
             let mut command = command(user, way);

@@ -139,6 +139,39 @@ impl ClientFiles {
     }
 }
 
+/// The content of small regular files of a directory, as far as a server gives it; what it does not
+/// give may be there all the same.
+pub(crate) fn small_files(directory: &Path, names: &[&OsStr]) -> Vec<Option<Vec<u8>>> {
+    let mut all = vec![None; names.len()];
+    let opened = SystemFiles::open(directory, Access::Read).ok();
+    let Some(client) = opened.and_then(|system| connect(&system, Access::Read)) else { return all };
+    tracing::debug!("the server of the mount is asked for many files at once");
+    let paths: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+    // Links may lead out of the directory, where the session has no paths.
+    let Ok(found) = client.stat_many(&paths, Links::Stay) else { return all };
+    let is_small = |stat: &Stat| stat.is_file() && stat.size <= SMALL_FILE_BYTES;
+    let small: Vec<(usize, u64)> = found
+        .into_iter()
+        .enumerate()
+        .filter_map(|(at, stat)| stat.ok().filter(is_small).map(|stat| (at, stat.size)))
+        .collect();
+    // One byte more shows a file that has grown.
+    let piece = |(at, size): &(usize, u64)| Piece { path: paths[*at], offset: 0, length: size + 1 };
+    let pieces: Vec<Piece<'_>> = small.iter().map(piece).collect();
+    let read = client.read_many(&pieces, &mut |piece, data| {
+        if let (Some((at, size)), Ok(data)) = (small.get(piece), data)
+            && data.len() as u64 == *size
+        {
+            all[*at] = Some(data.to_vec());
+        }
+        true
+    });
+    match read {
+        Ok(()) => all,
+        Err(_) => vec![None; names.len()],
+    }
+}
+
 /// Begins a session for a tree.
 fn connect(system: &SystemFiles, access: Access) -> Option<Client> {
     let top = system.open_to_list().ok()?;

@@ -1,10 +1,14 @@
 //! A tree as a source of items.
+//!
+//! A walk gives the entries of a directory before what lies below. Here a directory is held back
+//! until what is in it comes, or what comes behind that: so an archive has both one after the
+//! other, as programs that read archives expect.
 
 use crate::files::transfer::{Item, ItemKind, ItemSink, NoData, Report};
-use crate::files::tree::{Attributes, Data, Files, FilesResult, OpenFile, TreeEntry};
+use crate::files::tree::{Attributes, Data, Files, FilesResult, OpenFile, TreeEntry, split};
 use anyhow::{Context, Result};
 use espalier_fs::{Attr, FileKind, FsError, FsErrorKind, NewNode};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 /// What is read at a time, in bytes.
@@ -15,7 +19,8 @@ pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 /// # Errors
 /// If the top cannot be read; of the sink.
 pub(crate) fn give(files: &dyn Files, sink: &mut dyn ItemSink, report: &mut Report) -> Result<()> {
-    let mut source = TreeSource { files, sink, report, names: HashMap::new(), error: None };
+    let (names, held) = (HashMap::new(), BTreeMap::new());
+    let mut source = TreeSource { files, sink, report, names, held, above: Vec::new(), error: None };
     let top = files.stat(b"")?;
     let is_directory = top.kind == FileKind::Directory;
     source.give(TreeEntry { path: b"", attr: top, is_closed: false })?;
@@ -29,7 +34,10 @@ pub(crate) fn give(files: &dyn Files, sink: &mut dyn ItemSink, report: &mut Repo
             false
         }
     })?;
-    source.error.map_or(Ok(()), Err)
+    match source.error.take() {
+        Some(error) => Err(error),
+        None => source.release(None),
+    }
 }
 
 struct TreeSource<'a> {
@@ -38,6 +46,10 @@ struct TreeSource<'a> {
     report: &'a mut Report,
     /// The first name of each file with several names, by number.
     names: HashMap<u64, Vec<u8>>,
+    /// Directories that are held back, by the names on the way to them.
+    held: BTreeMap<Vec<Vec<u8>>, Item>,
+    /// The directory of the last entry.
+    above: Vec<u8>,
     error: Option<anyhow::Error>,
 }
 
@@ -45,6 +57,11 @@ impl TreeSource<'_> {
     /// Gives one entry; fails only if the sink does.
     fn give(&mut self, entry: TreeEntry<'_>) -> Result<()> {
         let TreeEntry { path, attr, is_closed } = entry;
+        let (above, _) = split(path);
+        if above != self.above {
+            self.release(Some(above))?;
+            self.above = above.to_vec();
+        }
         if is_closed {
             self.report.complain(path, FsError::new(FsErrorKind::AccessDenied, "permission denied"));
         }
@@ -66,6 +83,11 @@ impl TreeSource<'_> {
             return self.give_file(path, attributes);
         }
         let kind = match attr.kind {
+            FileKind::Directory if !path.is_empty() => {
+                let item = Item { path: path.to_vec(), kind: ItemKind::Directory, attributes };
+                self.held.insert(names(path), item);
+                return Ok(());
+            }
             FileKind::Directory => ItemKind::Directory,
             FileKind::Symlink => match self.files.read_link(path) {
                 Ok(target) => ItemKind::Symlink(target),
@@ -99,6 +121,19 @@ impl TreeSource<'_> {
         self.put(Item { path: path.to_vec(), kind, attributes }, &mut pieces)
     }
 
+    /// Gives the directories that were held back and come before what is in `directory`, which is
+    /// one of them; all of them if there is none.
+    fn release(&mut self, directory: Option<&[u8]>) -> Result<()> {
+        let last = directory.map(names);
+        while let Some(entry) = self.held.first_entry()
+            && last.as_ref().is_none_or(|last| entry.key() <= last)
+        {
+            let item = entry.remove();
+            self.put(item, &mut NoData)?;
+        }
+        Ok(())
+    }
+
     fn put(&mut self, item: Item, data: &mut dyn Data) -> Result<()> {
         self.sink.put(item, data, self.report)
     }
@@ -112,6 +147,11 @@ impl TreeSource<'_> {
             xattrs: self.files.xattrs(path)?,
         })
     }
+}
+
+/// The names of a path.
+fn names(path: &[u8]) -> Vec<Vec<u8>> {
+    path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect()
 }
 
 /// The content of an open file.

@@ -177,7 +177,7 @@ fn a_waiter_is_woken_once_by_what_concerns_its_directory() {
     let mut at = 16;
     let events: [&dyn Fn(&mut Batch); 3] = [
         &|batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01d\x01")),
-        &|batch| batch.delete(INDEX, b"\x01\x01\0file"),
+        &|batch| batch.delete(INDEX, &layout::entry_key(&layout::area_prefix(b""), &layout::area_name(3))),
         &|batch| batch.move_range(INDEX, b"w\x01", b"x\x01"),
     ];
     for event in events {
