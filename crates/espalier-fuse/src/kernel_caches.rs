@@ -163,9 +163,7 @@ impl KernelCaches {
 /// Leaves out the names of directories with many that the kernel does not know: if it gets to know
 /// such a directory later, it asks for names after that, and so after the change.
 fn skip_unknown(notifier: &Notifier, names: &mut Vec<Notification>, directories: &[NodeId]) {
-    let is_in = |name: &Notification, directory: NodeId| {
-        matches!(name, Notification::Entry { parent, .. } if *parent == directory.0)
-    };
+    let is_in = |name: &Notification, directory: NodeId| matches!(name, Notification::Entry { parent, .. } if *parent == directory.0);
     for directory in directories {
         let count = names.iter().filter(|name| is_in(name, *directory)).take(MANY_NAMES + 1).count();
         if count > MANY_NAMES && notifier.is_unknown(directory.0) {

@@ -320,7 +320,8 @@ fn many_clients_read_the_same_files() {
                     let step = [1, 3, 7, 11, 13, 17][number];
                     let order: Vec<usize> = (0..400).map(|n| (n * step + round) % 400).collect();
                     let mut missing = vec![1; 400];
-                    let piece = |at: &usize| Piece { path: names[*at].as_bytes(), offset: 0, length: u64::MAX };
+                    let piece =
+                        |at: &usize| Piece { path: names[*at].as_bytes(), offset: 0, length: u64::MAX };
                     let mut pieces: Vec<Piece<'_>> = order.iter().map(piece).collect();
                     pieces.push(Piece { path: b"d0/none", offset: 0, length: 1 });
                     client

@@ -68,10 +68,7 @@ impl Bench<'_> {
 }
 
 /// Shares work out to threads: `work` gets the number of its thread. The first error counts.
-pub(super) fn by_clients(
-    clients: usize,
-    work: impl Fn(usize) -> Result<()> + Sync,
-) -> Result<()> {
+pub(super) fn by_clients(clients: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let work = &work;
         let threads: Vec<_> = (0..clients).map(|number| scope.spawn(move || work(number))).collect();

@@ -57,8 +57,10 @@ pub(super) fn read_all(work: &Work, top: &Path, order: &[&WorkFile], clients: us
     by_clients(clients, |_| {
         let client = Client::connect(top)?;
         while let Some(batch) = order.chunks(BATCH).nth(next.fetch_add(1, Ordering::Relaxed)) {
-            let pieces: Vec<Piece<'_>> =
-                batch.iter().map(|file| Piece { path: file.path.as_bytes(), offset: 0, length: u64::MAX }).collect();
+            let pieces: Vec<Piece<'_>> = batch
+                .iter()
+                .map(|file| Piece { path: file.path.as_bytes(), offset: 0, length: u64::MAX })
+                .collect();
             let mut failed = None;
             client.read_many(&pieces, &mut |_, data| match data {
                 Ok(data) => {

@@ -98,7 +98,5 @@ fn one(bench: &mut Bench<'_>, work: &Work, way: Way, clients: usize) -> Result<(
         python::all(bench, work, name)?;
     }
     bench.mount_cold()?;
-    bench.time_change(&column, &what("remove"), |root| {
-        (way.remove())(work, &root.join(name), clients)
-    })
+    bench.time_change(&column, &what("remove"), |root| (way.remove())(work, &root.join(name), clients))
 }

@@ -117,9 +117,8 @@ impl Figures {
         let goal = goals::of(what)?;
         let ours = self.median(CLIENT, what).or_else(|| self.median(EMBEDDED, what))?;
         let kernels = || self.columns.iter().filter(|c| !is_ours(c) && !WAYS.contains(&c.as_str()));
-        let best = |what: &What| {
-            kernels().filter_map(|column| self.median(column, what)).min_by(f64::total_cmp)
-        };
+        let best =
+            |what: &What| kernels().filter_map(|column| self.median(column, what)).min_by(f64::total_cmp);
         let (peer, name) = match goal.peer {
             Peer::Best => (best(what)?, "the best".into()),
             Peer::BestIn("device") => {

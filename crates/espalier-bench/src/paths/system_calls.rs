@@ -87,7 +87,8 @@ pub(super) fn read_all(work: &Work, top: &Path, order: &[&WorkFile], clients: us
         let mut buffer = vec![0; READ_BYTES];
         while let Some(batch) = order.chunks(BATCH).nth(next.fetch_add(1, Ordering::Relaxed)) {
             for file in batch {
-                let opened = openat(&top, file.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+                let opened =
+                    openat(&top, file.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
                 loop {
                     let length = read(&opened, &mut buffer)?;
                     bytes.fetch_add(length as u64, Ordering::Relaxed);

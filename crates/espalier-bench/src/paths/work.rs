@@ -91,12 +91,7 @@ impl Work {
         Ok(Self::of("tree", files, directories, Vec::new()))
     }
 
-    fn of(
-        name: &'static str,
-        mut files: Vec<WorkFile>,
-        empty_or_all: Vec<String>,
-        noise: Vec<u8>,
-    ) -> Self {
+    fn of(name: &'static str, mut files: Vec<WorkFile>, empty_or_all: Vec<String>, noise: Vec<u8>) -> Self {
         files.sort_by(|one, other| one.path.cmp(&other.path));
         let mut directories: BTreeSet<String> = empty_or_all.into_iter().collect();
         for file in &files {
