@@ -85,8 +85,8 @@ pub(crate) struct Options {
     /// host of a virtual machine took back
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
-    /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees
-    /// and on workspaces
+    /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees,
+    /// on workspaces and on paths
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,
     /// How many files of 4 KiB the suite on paths works on
@@ -150,7 +150,6 @@ impl Options {
             self.appends = 200;
             self.tree_bytes = 100 << 20;
             self.scale = 20;
-            self.files = 20_000;
         }
         self
     }

@@ -53,7 +53,7 @@ impl Opened {
     }
 
     fn caller(&self) -> PathCaller {
-        // An ordinary user, of whom permissions are asked.
+        // An ordinary user: root's permissions are not asked for.
         self.paths.caller(Credentials { uid: 1000, gid: 1000, groups: Vec::new() })
     }
 }

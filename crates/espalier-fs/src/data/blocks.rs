@@ -107,8 +107,8 @@ pub(crate) fn read(
     Ok(len)
 }
 
-/// Fills `out` with the whole content of a small file, as [`read`] does, which stays in the cache of
-/// the store; nothing is read ahead. Returns the number of bytes.
+/// Fills `out` with the whole content of a small file, as [`read`] does. It stays in the cache
+/// of the store; nothing is read ahead. Returns the number of bytes.
 pub(crate) fn read_and_keep(volume: &VolumeContext, source: &DataSource, out: &mut [u8]) -> Result<usize> {
     let len = source.size.min(out.len() as u64) as usize;
     for (block, part) in out[..len].chunks_mut(volume.block_size as usize).enumerate() {

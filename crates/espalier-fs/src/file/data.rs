@@ -75,8 +75,8 @@ impl FileData {
         self.read_file(&self.file(node)?, offset, out)
     }
 
-    /// Fills `out` from the beginning of a file, all of which it has room for; what was read stays in
-    /// the cache of the store, and nothing is read ahead. Returns the number of bytes.
+    /// Fills `out` from the beginning of a file, all of which it has room for. What was read stays
+    /// in the cache of the store, and nothing is read ahead. Returns the number of bytes.
     pub(crate) fn read_and_keep(&self, node: NodeId, out: &mut [u8]) -> Result<usize> {
         let node = self.file(node)?;
         let read = |source: &_| blocks::read_and_keep(&self.volume, source, out);
