@@ -5,9 +5,9 @@
 //! help, so that a device has several reads at a time, and cold files do not wait for each other.
 //! A thread that begins to help wakes the next one: where nothing has to be waited for, few do.
 //!
-//! Files that are asked for in the order of keys belong to a walk: the store reads ahead. In any
-//! other order they are a choice, of which the same files may be chosen again: small ones stay in
-//! the cache of the store. The kernel's pages are not between a client and the store.
+//! Files that are asked for mostly in the order of keys belong to a walk: the store reads ahead. In
+//! any other order they are a choice, of which the same files may be chosen again: small ones stay
+//! in the cache of the store. The kernel's pages are not between a client and the store.
 //!
 //! What was read is taken as it comes, as long as the answer has room; then all of them stop. When
 //! [`Readers::read`] returns, no thread has anything of the read any more.
@@ -207,8 +207,7 @@ impl Read {
             helped: Condvar::new(),
         };
         read.order = read_order(&read.requests());
-        if !read.order.is_sorted() {
-            // No walk, but a choice: the same files may be chosen again.
+        if !is_walk(&read.order) {
             read.caching = Caching::Keep;
         }
         read
@@ -277,6 +276,13 @@ impl Read {
     }
 }
 
+/// True if three of four files were asked for after the one that is before them in the order of
+/// keys; chance gives half of them.
+fn is_walk(order: &[usize]) -> bool {
+    let ascending = order.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    ascending * 4 >= order.len().saturating_sub(1) * 3
+}
+
 /// A thread that helps, until it is dropped.
 struct Helping<'r>(&'r Read);
 
@@ -286,3 +292,6 @@ impl Drop for Helping<'_> {
         self.0.helped.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests;
