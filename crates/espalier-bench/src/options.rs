@@ -101,7 +101,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
     /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees,
-    /// on workspaces and of curves
+    /// on workspaces, on paths and of curves
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,
     /// How many files of 4 KiB the suite on paths works on

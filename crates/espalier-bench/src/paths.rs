@@ -29,21 +29,22 @@ use crate::tree;
 use anyhow::{Context, Result, bail};
 use bench::Bench;
 use figures::Figures;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use work::Work;
 
 /// A part of the suite.
 struct Part {
     name: &'static str,
+    needs_tree: bool,
     run: fn(&mut Bench<'_>) -> Result<()>,
 }
 
 /// In the order in which they run.
 const PARTS: &[Part] = &[
-    Part { name: "depth", run: depth::all },
-    Part { name: "files", run: cycle::of_files },
-    Part { name: "tree", run: cycle::of_tree },
-    Part { name: "archives", run: archives::all },
+    Part { name: "depth", needs_tree: false, run: depth::all },
+    Part { name: "files", needs_tree: false, run: cycle::of_files },
+    Part { name: "tree", needs_tree: true, run: cycle::of_tree },
+    Part { name: "archives", needs_tree: true, run: archives::all },
 ];
 
 /// Runs the chosen parts and prints the table.
@@ -52,8 +53,15 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("{} cannot be made", options.dir.display()))?;
     let parts = choose(&options.steps)?;
-    let archive = tree::prepare(options)?;
-    let works = [Work::files(options.files), Work::tree(&unpacked(options, &archive)?)?];
+    let files = Work::files(options.files / options.scale.max(1));
+    let (archive, works) = match parts.iter().any(|part| part.needs_tree) {
+        true => {
+            let archive = tree::prepare(options)?;
+            let tree = Work::tree(&unpacked(options, &archive)?)?;
+            (archive, [files, tree])
+        }
+        false => (PathBuf::new(), [files, Work::files(0)]),
+    };
     let mut contenders = Vec::new();
     for name in &options.contenders {
         contenders.push(Contender::new(name, &options.setup(), undo)?);
@@ -79,7 +87,7 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
 }
 
 /// The source tree, unpacked beside the results once.
-fn unpacked(options: &Options, archive: &Path) -> Result<std::path::PathBuf> {
+fn unpacked(options: &Options, archive: &Path) -> Result<PathBuf> {
     let name = archive.file_stem().context("an archive without a name")?;
     let (dir, partial) = (options.dir.join(name), options.dir.join("unpacking"));
     if !dir.exists() {

@@ -43,7 +43,7 @@ pub use model::merge::merge_functions;
 pub use model::new_file::{Content, MAX_NEW_FILE_BYTES, NewAttributes};
 pub use model::types::*;
 pub use model::wire::{WireReader, WireWriter};
-pub use path::bulk::{ReadRequest, read_order};
+pub use path::bulk::{Caching, ReadRequest, read_order};
 pub use path::caller::{At, Links, PathCaller, Paths, Policy};
 pub use path::changes::RenameHow;
 pub use path::filter::Filter;

@@ -24,8 +24,8 @@ use std::sync::{Arc, OnceLock};
 /// Up to so many nodes are invalidated one by one when the attributes of a whole tree changed.
 const MAX_INVALIDATED_NODES: usize = 2048;
 
-/// With more changed names than these in a directory, the kernel is asked first whether it knows the
-/// directory.
+/// With more changed names than these in a directory, the kernel is asked first whether it knows
+/// the directory.
 const MANY_NAMES: usize = 32;
 
 /// What was changed, for [`KernelCaches::tell`].

@@ -5,12 +5,16 @@
 //! help, so that a device has several reads at a time, and cold files do not wait for each other.
 //! A thread that begins to help wakes the next one: where nothing has to be waited for, few do.
 //!
+//! Files that are asked for mostly in the order of keys belong to a walk: the store reads ahead. In
+//! any other order they are a choice, of which the same files may be chosen again: small ones stay
+//! in the cache of the store. The kernel's pages are not between a client and the store.
+//!
 //! What was read is taken as it comes, as long as the answer has room; then all of them stop. When
 //! [`Readers::read`] returns, no thread has anything of the read any more.
 
 use crate::failure::Failure;
 use espalier_client::wire::{Piece, ReadItem, Writer, longest_read};
-use espalier_fs::{At, PathCaller, ReadRequest, read_order};
+use espalier_fs::{At, Caching, PathCaller, ReadRequest, read_order};
 use espalier_fuse::ClientAccess;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -54,6 +58,7 @@ struct Read {
     /// Of each file: where its path is, and from which byte how many are read.
     pieces: Vec<(Range<usize>, Range<u64>)>,
     order: Vec<usize>,
+    caching: Caching,
     /// The place in the order of the next run.
     next: AtomicUsize,
     /// Bytes that the answer has still room for.
@@ -194,6 +199,7 @@ impl Read {
             paths,
             pieces: owned,
             order: Vec::new(),
+            caching: Caching::ReadAhead,
             next: AtomicUsize::new(0),
             room: AtomicUsize::new(room),
             is_full: AtomicBool::new(false),
@@ -201,6 +207,9 @@ impl Read {
             helped: Condvar::new(),
         };
         read.order = read_order(&read.requests());
+        if !is_walk(&read.order) {
+            read.caching = Caching::Keep;
+        }
         read
     }
 
@@ -225,7 +234,7 @@ impl Read {
         while !self.is_done() {
             let from = self.next.fetch_add(RUN_FILES, Ordering::Relaxed).min(self.order.len());
             let run = &self.order[from..(from + RUN_FILES).min(self.order.len())];
-            caller.read_in_order(&requests, run, &mut |index, data| {
+            caller.read_in_order(&requests, run, self.caching, &mut |index, data| {
                 let failure = data.as_ref().err().map(|error| Failure::from(error.clone()));
                 let (errno, data) = match (&failure, data) {
                     (Some(failure), _) => (failure.errno.cast_unsigned(), failure.shown()),
@@ -267,6 +276,13 @@ impl Read {
     }
 }
 
+/// True if three of four files were asked for after the one that is before them in the order of
+/// keys; chance gives half of them.
+fn is_walk(order: &[usize]) -> bool {
+    let ascending = order.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    ascending * 4 >= order.len().saturating_sub(1) * 3
+}
+
 /// A thread that helps, until it is dropped.
 struct Helping<'r>(&'r Read);
 
@@ -276,3 +292,6 @@ impl Drop for Helping<'_> {
         self.0.helped.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests;

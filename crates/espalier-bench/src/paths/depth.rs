@@ -53,7 +53,7 @@ impl Opened {
     }
 
     fn caller(&self) -> PathCaller {
-        // An ordinary user, of whom permissions are asked.
+        // An ordinary user: root's permissions are not asked for.
         self.paths.caller(Credentials { uid: 1000, gid: 1000, groups: Vec::new() })
     }
 }
@@ -103,11 +103,17 @@ fn whole(_: &FileSystem, caller: &PathCaller, path: &str, _: &mut Vec<NodeId>) -
 
 fn by_name(fs: &FileSystem, _: &PathCaller, path: &str, held: &mut Vec<NodeId>) -> Result<()> {
     let mut at = NodeId::ROOT;
+    let mut directories = path.matches('/').count() - 1;
     for name in path.split('/').skip(1) {
         at = fs.lookup(at, name.as_bytes())?.node;
-        held.push(at);
+        if directories > 0 {
+            held.push(at);
+            directories -= 1;
+        }
     }
     fs.getattr(at).context("the last name")?;
+    // The last name is asked of the store each time, as by the other way.
+    fs.forget(at, 1);
     Ok(())
 }
 

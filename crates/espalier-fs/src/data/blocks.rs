@@ -107,6 +107,20 @@ pub(crate) fn read(
     Ok(len)
 }
 
+/// Fills `out` with the whole content of a small file, as [`read`] does. It stays in the cache
+/// of the store; nothing is read ahead. Returns the number of bytes.
+pub(crate) fn read_and_keep(volume: &VolumeContext, source: &DataSource, out: &mut [u8]) -> Result<usize> {
+    let len = source.size.min(out.len() as u64) as usize;
+    for (block, part) in out[..len].chunks_mut(volume.block_size as usize).enumerate() {
+        let stored = volume.store.get(volume.data(), &layout::block_key(&source.base, block as u64))?;
+        let stored = stored.unwrap_or_default();
+        let (data, zeros) = part.split_at_mut(stored.len().min(part.len()));
+        data.copy_from_slice(&stored[..data.len()]);
+        zeros.fill(0);
+    }
+    Ok(len)
+}
+
 /// Adds to a batch that the file at `base` has `data` at `offset`.
 pub(crate) fn write(
     volume: &VolumeContext,

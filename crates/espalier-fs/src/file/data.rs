@@ -75,6 +75,17 @@ impl FileData {
         self.read_file(&self.file(node)?, offset, out)
     }
 
+    /// Fills `out` from the beginning of a file, all of which it has room for. What was read stays
+    /// in the cache of the store, and nothing is read ahead. Returns the number of bytes.
+    pub(crate) fn read_and_keep(&self, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        let node = self.file(node)?;
+        let read = |source: &_| blocks::read_and_keep(&self.volume, source, out);
+        let len = self.reader.read_stable(&node, read)?;
+        self.volume.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+        self.access_times.touch(&node);
+        Ok(len)
+    }
+
     /// As [`FileData::read`]; also whether the time of the last read changed.
     pub(super) fn read_and_touch(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<(usize, bool)> {
         let node = self.file(node)?;

@@ -188,6 +188,11 @@ impl FileSystem {
         self.data.read(node, offset, out)
     }
 
+    /// Fills `out` with all of a small file, which stays in the cache of the store.
+    pub(crate) fn read_and_keep(&self, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        self.data.read_and_keep(node, out)
+    }
+
     /// As [`FileSystem::read`]; the time of the last read stays as it is.
     ///
     /// # Errors

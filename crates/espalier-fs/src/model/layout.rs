@@ -304,8 +304,8 @@ pub(crate) fn parse(key: &[u8]) -> Option<Parsed<'_>> {
     Some(Parsed { prefix: &key[..at], directory, base: &key[..start + len], name, rest: &key[start + len..] })
 }
 
-/// The name of the entry to which `key` belongs in the directory with this content prefix; `None` if
-/// it belongs to no entry of that. Cheaper than [`parse`] for a walk within a directory.
+/// The name of the entry to which `key` belongs in the directory with this content prefix; `None`
+/// if it belongs to no entry of that. Cheaper than [`parse`] for a walk within a directory.
 pub(crate) fn name_in<'k>(prefix: &[u8], key: &'k [u8]) -> Option<Cow<'k, [u8]>> {
     let (separator, rest) = key.strip_prefix(prefix)?.split_first()?;
     if *separator != ENTRY {

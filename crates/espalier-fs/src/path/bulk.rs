@@ -15,6 +15,18 @@ use std::sync::atomic::Ordering;
 /// What is read at a time, in bytes; a larger file is read in several ranges.
 const MAX_READ_BYTES: u64 = 64 << 20;
 
+/// Larger files do not stay in the cache of the store, in bytes.
+const KEPT_MAX_BYTES: u64 = 256 << 10;
+
+/// What the store does beside reading files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caching {
+    /// It reads ahead: the next files may be read soon.
+    ReadAhead,
+    /// It keeps small files in its cache: the same files may be read again soon.
+    Keep,
+}
+
 /// What [`PathCaller::read_many`] reads.
 #[derive(Clone)]
 pub struct ReadRequest<'a> {
@@ -36,8 +48,11 @@ struct Nearby<'a> {
 struct Touched(Vec<Hold>);
 
 impl Touched {
-    fn add(&mut self, file: &Hold) {
-        if file.volume.is_live() && file.node.pending.load(Ordering::Acquire) {
+    fn add(&mut self, file: &PathPlace) {
+        if let PathPlace::Node(file) = file
+            && file.volume.is_live()
+            && file.node.pending.load(Ordering::Acquire)
+        {
             self.0.push(file.clone());
             if self.0.len() >= NODES_PER_BATCH {
                 self.write();
@@ -95,7 +110,7 @@ impl PathCaller {
         requests: &[ReadRequest<'_>],
         each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
     ) {
-        self.read_in_order(requests, &read_order(requests), each);
+        self.read_in_order(requests, &read_order(requests), Caching::ReadAhead, each);
     }
 
     /// As [`PathCaller::read_many`], but only the requests whose places `order` has, in this order:
@@ -104,31 +119,36 @@ impl PathCaller {
         &self,
         requests: &[ReadRequest<'_>],
         order: &[usize],
+        caching: Caching,
         each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
     ) {
         let (mut nearby, mut touched) = (Nearby::default(), Touched::default());
         let mut buffer = Vec::new();
         for at in order {
-            let read = self.read_near(&mut nearby, &mut touched, &requests[*at], &mut buffer);
+            let found = self.find_near(&mut nearby, requests[*at].at, Links::Follow);
+            let range = requests[*at].range.clone().unwrap_or(0..u64::MAX);
+            let read = found.and_then(|place| {
+                let read = self.read_place(&place, range, caching, &mut buffer)?;
+                touched.add(&place);
+                Ok(read)
+            });
             if !each(*at, read.map(|length| &buffer[..length])) {
                 return;
             }
         }
     }
 
-    fn read_near<'a>(
+    fn read_place(
         &self,
-        nearby: &mut Nearby<'a>,
-        touched: &mut Touched,
-        request: &ReadRequest<'a>,
+        place: &PathPlace,
+        range: Range<u64>,
+        caching: Caching,
         buffer: &mut Vec<u8>,
     ) -> Result<usize> {
-        let place = self.find_near(nearby, request.at, Links::Follow)?;
-        self.check_open(&place, &Open::read())?;
-        let PathPlace::Node(file) = &place else {
+        self.check_open(place, &Open::read())?;
+        let PathPlace::Node(file) = place else {
             return fail(FsErrorKind::IsDirectory, "a directory has no content");
         };
-        let range = request.range.clone().unwrap_or(0..u64::MAX);
         let size = file.node.state().inode.size;
         let length = range.end.min(size).saturating_sub(range.start);
         if length > MAX_READ_BYTES && file.node.kind == FileKind::Regular {
@@ -138,9 +158,10 @@ impl PathCaller {
             );
         }
         buffer.resize(length.min(MAX_READ_BYTES) as usize, 0);
-        let read = file.fs().read(file.node.id, range.start, buffer);
-        touched.add(file);
-        read
+        if caching == Caching::Keep && length == size && size <= KEPT_MAX_BYTES {
+            return file.fs().read_and_keep(file.node.id, buffer);
+        }
+        file.fs().read(file.node.id, range.start, buffer)
     }
 
     /// What a path names; its directory may be that of the path before.

@@ -39,6 +39,17 @@ impl Level {
         let area = (top.content_prefix(epoch).to_vec(), top.dir().link_area.sum);
         Some(Self { prefix, path: Vec::new(), sum: dir.dir().sum, area })
     }
+
+    /// That of directory `name` in this one, whose path is `path`.
+    fn below(&self, name: &[u8], path: &[u8], inode: &Inode) -> Self {
+        let prefix = layout::content_prefix(&self.prefix, name);
+        let sum = self.sum.wrapping_add(inode.delta);
+        let area = match inode.has_link_area {
+            true => (prefix.clone(), sum.wrapping_add(inode.link_area_delta)),
+            false => self.area.clone(),
+        };
+        Self { prefix, path: path.to_vec(), sum, area }
+    }
 }
 
 /// Gives everything below directory `node`, in the order of keys, until `each` returns false.
@@ -123,14 +134,8 @@ pub(crate) fn list_below(
         };
         let is_entered = inode.is_dir() && enter(&inode);
         if is_entered && inode.size > 0 {
-            let prefix = layout::content_prefix(&at.prefix, &name);
-            let sum = at.sum.wrapping_add(inode.delta);
-            let area = if inode.has_link_area {
-                (prefix.clone(), sum.wrapping_add(inode.link_area_delta))
-            } else {
-                at.area.clone()
-            };
-            coming.insert(prefix.clone(), Level { prefix, path: path.clone(), sum, area });
+            let level = at.below(&name, &path, &inode);
+            coming.insert(level.prefix.clone(), level);
         }
         let blocks = if inode.kind == FileKind::Regular { units(inode.size) } else { 0 };
         let attr = inode.attr(ino, blocks, namespace.volume.block_size);

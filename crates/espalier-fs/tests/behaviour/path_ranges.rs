@@ -3,8 +3,8 @@
 use crate::Bench;
 use crate::paths::{assert_kind, bench, make, stat};
 use espalier_fs::{
-    At, Caller, Filter, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange, PathCaller,
-    ReadRequest, SetTime,
+    At, Caching, Caller, Filter, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange,
+    PathCaller, ReadRequest, SetTime,
 };
 
 fn write(root: &PathCaller, path: &str, content: &[u8]) {
@@ -199,6 +199,16 @@ fn many_files_are_as_each() {
             true
         });
         assert_eq!(given, vec![1; paths.len()]);
+        // In any order, and however the store caches, it is the same.
+        let order: Vec<usize> = (0..paths.len()).rev().collect();
+        for caching in [Caching::Keep, Caching::ReadAhead, Caching::Keep] {
+            caller.read_in_order(&requests, &order, caching, &mut |at, many| {
+                given[at] += 1;
+                assert_eq!(many.ok().map(<[u8]>::to_vec), caller.read(paths[at]).ok(), "{}", paths[at]);
+                true
+            });
+        }
+        assert_eq!(given, vec![4; paths.len()]);
     }
     let part = |range| [ReadRequest { at: At::from("/t/f"), range: Some(range) }];
     let read = |range, expected: &[u8]| {
