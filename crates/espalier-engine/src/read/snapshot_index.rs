@@ -201,8 +201,8 @@ impl SnapshotIndex {
         Ok(found)
     }
 
-    /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers; of a
-    /// walk that is expected to go as far as `reach` says.
+    /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers, of
+    /// a walk that is expected to go as far as `reach` says.
     pub(crate) fn sources(
         &self,
         toward: Toward<'_>,
