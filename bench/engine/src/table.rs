@@ -2,7 +2,7 @@
 
 use crate::measure::Figures;
 
-/// Whom the ratios are about.
+/// The contender that the ratios are about.
 const OURS: &str = "espalier";
 
 /// Prints a table of one workload.

@@ -1,5 +1,5 @@
-//! fjall: no compression, half of the budget for blocks, a quarter for each memtable; two worker threads.
-//! The kernel's page cache comes on top.
+//! fjall: no compression, half of the budget for blocks, a quarter for each memtable; two worker
+//! threads. The kernel's page cache comes on top.
 
 use super::{Contender, Place};
 use crate::workload::Key;

@@ -33,7 +33,6 @@ pub(crate) use read::LEAST_DIRECT_BYTES;
 pub(crate) use values::Sums;
 
 use crate::device::GuardedDevice;
-use crate::model::value::ValueRef;
 use crate::space::Locator;
 use crate::{PieceId, Result};
 use bytes::Bytes;
@@ -154,27 +153,6 @@ impl Pieces {
     /// Keeps a node that was just written, as long as there is room; it takes `bytes` in memory.
     pub(crate) fn keep_node<T: Any + Send + Sync>(&self, id: PieceId, node: Arc<T>, bytes: usize) {
         self.cache.insert(id, Cached::Node(node, bytes));
-    }
-
-    /// All of a stored value. It stays in memory, as long as there is room, unless it is long.
-    ///
-    /// # Errors
-    /// As for [`Self::read_value`].
-    pub(crate) fn value(&self, place: &ValueRef) -> Result<Bytes> {
-        let read = || {
-            let mut bytes = vec![0; place.len as usize];
-            self.read_value(place, 0, &mut bytes)?;
-            Ok(Bytes::from(bytes))
-        };
-        if place.len as usize >= LEAST_DIRECT_BYTES {
-            return read();
-        }
-        let key = CacheKey::Value(place.part.id(), place.offset);
-        match self.cache.get_or_load(key, || read().map(Cached::Value))? {
-            Cached::Value(bytes) if bytes.len() == place.len as usize => Ok(bytes),
-            // A reference to a part of a value that is kept, or to more than that.
-            _ => read(),
-        }
     }
 
     /// Gives up the memory of a piece that will not be asked for. A cached part has handles on its

@@ -1,5 +1,6 @@
 //! Reading and verifying.
 
+use super::cache::{CacheKey, Cached};
 use super::prefetch_queue::Served;
 use super::values::{PageSpan, Verified, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
@@ -105,6 +106,27 @@ impl Pieces {
         if let Some(run) = run.filter(|run| run.blocks >= LEAST_EXPECTED_BLOCKS) {
             let start = run.byte_offset();
             self.read_ahead.device.expect(start..start + run.byte_len() as u64);
+        }
+    }
+
+    /// All of a stored value. It stays in memory, as long as there is room, unless it is long.
+    ///
+    /// # Errors
+    /// As for [`Self::read_value`].
+    pub(crate) fn value(&self, place: &ValueRef) -> Result<Bytes> {
+        let read = || {
+            let mut bytes = vec![0; place.len as usize];
+            self.read_value(place, 0, &mut bytes)?;
+            Ok(Bytes::from(bytes))
+        };
+        if place.len as usize >= LEAST_DIRECT_BYTES {
+            return read();
+        }
+        let key = CacheKey::Value(place.part.id(), place.offset);
+        match self.cache.get_or_load(key, || read().map(Cached::Value))? {
+            Cached::Value(bytes) if bytes.len() == place.len as usize => Ok(bytes),
+            // A reference to a part of a value that is kept, or to more than that.
+            _ => read(),
         }
     }
 
