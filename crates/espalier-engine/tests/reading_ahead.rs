@@ -2,7 +2,7 @@
 //! wherever they lie on the device.
 
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Slice, Store};
-use espalier_storage::{BLOCK, CountingDevice, Device, MemoryDevice, Random, Result, SimulatedEnvironment};
+use espalier_storage::{CountingDevice, Device, MemoryDevice, Random, Result, SimulatedEnvironment};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,9 +96,10 @@ struct Distant {
 }
 
 const DISTANT_BYTES: u64 = 2 << 20;
+const PAGE: usize = espalier_storage::BLOCK;
 
 fn blocks(range: &Range<u64>) -> Range<u64> {
-    range.start / BLOCK as u64..range.end / BLOCK as u64
+    range.start / PAGE as u64..range.end / PAGE as u64
 }
 
 impl Device for Distant {
@@ -117,7 +118,7 @@ impl Device for Distant {
         self.inner.read_at(offset, buffer)
     }
     fn announce(&self, ranges: &[Range<u64>]) {
-        assert!(ranges.iter().all(|range| (range.start | range.end).is_multiple_of(BLOCK as u64)));
+        assert!(ranges.iter().all(|range| (range.start | range.end).is_multiple_of(PAGE as u64)));
         self.announced.lock().unwrap().extend(ranges.iter().flat_map(blocks));
     }
     fn read_ahead_bytes(&self) -> u64 {
@@ -146,13 +147,13 @@ fn a_device_far_away_is_told_of_a_scan_before_it_reads() {
     for n in 0..FILES {
         read(&store, &device, index, n);
         while store.read_ahead() {}
-        most = most.max(distant.announced.lock().unwrap().len() * BLOCK);
+        most = most.max(distant.announced.lock().unwrap().len() * PAGE);
     }
     let waits = distant.waits.load(Ordering::Relaxed);
     let reads = device.counts().since(&before).reads.requests;
     assert!(waits * 4 < reads, "{waits} of {reads} reads were not announced");
     // What is announced is read then.
-    let left = distant.announced.lock().unwrap().len() * BLOCK;
+    let left = distant.announced.lock().unwrap().len() * PAGE;
     assert!(most < 3 * DISTANT_BYTES as usize, "{most} bytes were announced at a time");
     assert!(left < 1 << 20, "{left} bytes were announced in vain");
     store.close().unwrap();

@@ -4,6 +4,7 @@
 //! get a file and a directory of their own. `before` is another build. JuiceFS keeps its names in a
 //! Redis that is started for it; rclone and s3fs make one object of each file.
 
+use super::proxy::Proxy;
 use super::server::{self, ACCESS_KEY, CREDENTIALS, SECRET_KEY, Server, tool};
 use crate::options::Options;
 use crate::system::{self, Undo};
@@ -90,9 +91,9 @@ impl<'a> Contender<'a> {
         self.kind == Kind::Espalier
     }
 
-    /// The URL of a file system of ours.
-    pub(super) fn url(&self) -> String {
-        format!("s3://{}/fs?endpoint={}", self.bucket(), self.server.endpoint())
+    /// The URL of a file system of ours, reached through a proxy.
+    fn url(&self, proxy: &Proxy) -> String {
+        format!("s3://{}/fs?endpoint={}", self.bucket(), proxy.endpoint())
     }
 
     fn bucket(&self) -> String {
@@ -103,6 +104,8 @@ impl<'a> Contender<'a> {
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.envs(CREDENTIALS.iter().copied()).env("HOME", &self.base).stdin(Stdio::null());
+        // No TLS is spoken, and rclone refuses to begin with certificates of the machine's own.
+        command.env_remove("AWS_CA_BUNDLE");
         command
     }
 
@@ -123,7 +126,9 @@ impl<'a> Contender<'a> {
         std::fs::create_dir_all(&self.base)?;
         self.server.make_bucket(&self.bucket())?;
         match self.kind {
-            Kind::Espalier => drop(self.espalier(&["mkfs", "--size", DEVICE_SIZE, &self.url()])?),
+            Kind::Espalier => {
+                drop(self.espalier(&["mkfs", "--size", DEVICE_SIZE, &self.url(&self.server.proxy)])?)
+            }
             Kind::JuiceFs => self.make_juicefs(undo)?,
             Kind::Rclone => {}
             Kind::S3fs => {
@@ -157,7 +162,7 @@ impl<'a> Contender<'a> {
         });
         server::wait_for(([127, 0, 0, 1], port).into(), &mut child.lock())?;
         self.redis = Some((port, child));
-        let bucket = format!("{}/{}", self.server.endpoint(), self.bucket());
+        let bucket = format!("{}/{}", self.server.proxy.endpoint(), self.bucket());
         let mut command = self.command(&self.program);
         command.args(["format", "--storage", "s3", "--bucket", &bucket, "--trash-days", "0"]);
         command.args(["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY]);
@@ -181,7 +186,9 @@ impl<'a> Contender<'a> {
             std::fs::remove_dir_all(&caches)?;
         }
         match self.kind {
-            Kind::Espalier => self.mount_command(&mut command, &self.dir, &self.mount_options),
+            Kind::Espalier => {
+                self.mount_ours(&mut command, &self.dir, &self.server.proxy, &self.mount_options)
+            }
             Kind::JuiceFs => {
                 command.args(["mount", "-d", "--no-usage-report", "--cache-dir"]).arg(&caches);
                 command.args(["--log", "/dev/null"]).arg(self.names()).arg(&self.dir);
@@ -194,14 +201,14 @@ impl<'a> Contender<'a> {
                     "Other",
                     "--s3-env-auth",
                     "--s3-endpoint",
-                    &self.server.endpoint(),
+                    &self.server.proxy.endpoint(),
                 ]);
                 command.args(["--s3-force-path-style", "--config", "/dev/null", "--cache-dir"]).arg(&caches);
                 command.arg(remote).arg(&self.dir);
             }
             Kind::S3fs => {
                 command.arg(self.bucket()).arg(&self.dir).arg("-o");
-                command.arg(format!("url={},use_path_request_style", self.server.endpoint()));
+                command.arg(format!("url={},use_path_request_style", self.server.proxy.endpoint()));
                 command.arg("-o").arg(format!("passwd_file={}", self.base.join("passwd").display()));
             }
         }
@@ -221,7 +228,7 @@ impl<'a> Contender<'a> {
         Ok(started.elapsed().as_secs_f64())
     }
 
-    fn mount_command(&self, command: &mut Command, dir: &Path, options: &[String]) {
+    fn mount_ours(&self, command: &mut Command, dir: &Path, proxy: &Proxy, options: &[String]) {
         let option = |word: &String| match word.as_str() {
             "journal" => format!("journal={}", self.base.join("journal").display()),
             "disk_cache" => format!("disk_cache={}", self.base.join("cache").display()),
@@ -230,16 +237,17 @@ impl<'a> Contender<'a> {
         let mut options: Vec<String> = options.iter().map(option).collect();
         options.push(format!("logfile={}", self.base.join("server.log").display()));
         command.args(["mount", "--cache", &self.cache.to_string(), "-o", &options.join(",")]);
-        command.arg(self.url()).arg(dir);
+        command.arg(self.url(proxy)).arg(dir);
     }
 
-    /// Mounts the same file system of ours a second time, for reading, in another directory.
+    /// Mounts the same file system of ours a second time, for reading, in another directory and
+    /// through a proxy of its own.
     ///
     /// # Errors
     /// If the program fails.
-    pub(super) fn mount_reader(&self, dir: &Path) -> Result<()> {
+    pub(super) fn mount_reader(&self, dir: &Path, proxy: &Proxy) -> Result<()> {
         let mut command = self.command(&self.program);
-        self.mount_command(&mut command, dir, &["ro".into(), "follow".into()]);
+        self.mount_ours(&mut command, dir, proxy, &["ro".into(), "follow".into()]);
         system::output(&mut command).map(drop)
     }
 

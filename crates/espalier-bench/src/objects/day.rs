@@ -39,7 +39,7 @@ pub(super) fn day(bench: &mut Bench<'_, '_>) -> Result<()> {
     let tree = dir.join("tree");
     steps::run("unpack", &dir, bench.setting)?;
     git(&tree, &["init", "-q"])?;
-    git(&tree, &["add", "-A"])?;
+    git(&tree, &["add", "-A", "-f"])?;
     git(&tree, &["commit", "-q", "-m", "all"])?;
     make_durable(&dir)?;
     bench.remount()?;
@@ -68,7 +68,7 @@ pub(super) fn day(bench: &mut Bench<'_, '_>) -> Result<()> {
     })?;
     add(bench, "commits", f64::from(PART), &mut || {
         (0..COMMITS).try_for_each(|_| {
-            git(&tree, &["add", "-A"])?;
+            git(&tree, &["add", "-A", "-f"])?;
             git(&tree, &["commit", "-q", "-m", "more"])
         })?;
         std::thread::sleep(BETWEEN_SAVES);

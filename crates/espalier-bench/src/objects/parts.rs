@@ -49,7 +49,7 @@ pub(super) fn tree(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.tell_rate("grep_cold", bytes_below(&tree)?, seconds, "get_mib_s");
     bench.tell("grep_cold_got_by_tree", mib(traffic.bytes_got) / mib(bytes_below(&tree)?));
     git(&tree, &["init", "-q"])?;
-    git(&tree, &["add", "-A"])?;
+    git(&tree, &["add", "-A", "-f"])?;
     git(&tree, &["commit", "-q", "-m", "all"])?;
     make_durable(&bench.contender.dir)?;
     bench.remount()?;

@@ -22,7 +22,7 @@ pub(super) fn rates(server: &Server, bytes: u64) -> Result<(f64, f64)> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = AmazonS3Builder::new()
         .with_bucket_name(BUCKET)
-        .with_endpoint(server.endpoint())
+        .with_endpoint(server.proxy.endpoint())
         .with_allow_http(true)
         .with_region("us-east-1")
         .with_access_key_id(ACCESS_KEY)

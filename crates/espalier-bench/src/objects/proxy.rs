@@ -93,8 +93,9 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
+    /// How clients reach it.
+    pub(super) fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// From now on every request waits so long.

@@ -1,6 +1,7 @@
-//! Ten readers that follow one writer.
+//! Ten readers that follow one writer, each over a link of its own.
 
 use super::Bench;
+use super::proxy::Proxy;
 use crate::system;
 use anyhow::{Result, ensure};
 use std::fs::File;
@@ -20,13 +21,17 @@ pub(super) fn readers(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.fresh()?;
     let base = std::path::absolute(&bench.options.dir)?.join("mnt");
     let dirs: Vec<PathBuf> = (0..READERS).map(|n| base.join(format!("reader-{n}"))).collect();
+    let mut proxies = Vec::with_capacity(READERS);
     for dir in &dirs {
         std::fs::create_dir_all(dir)?;
+        let proxy = Proxy::start(bench.server.address)?;
+        proxy.set_delay(Duration::from_millis(bench.delay_ms));
         let taken_down = dir.clone();
         bench.undo.push(move || drop(system::run("umount", &["-l".as_ref(), taken_down.as_os_str()])));
-        bench.contender.mount_reader(dir)?;
+        bench.contender.mount_reader(dir, &proxy)?;
+        proxies.push(proxy);
     }
-    let outcome = follow(bench, &dirs);
+    let outcome = follow(bench, &dirs, &proxies);
     for dir in &dirs {
         bench.contender.unmount_dir(dir)?;
     }
@@ -34,7 +39,7 @@ pub(super) fn readers(bench: &mut Bench<'_, '_>) -> Result<()> {
     bench.contender.unmount()
 }
 
-fn follow(bench: &mut Bench<'_, '_>, dirs: &[PathBuf]) -> Result<()> {
+fn follow(bench: &mut Bench<'_, '_>, dirs: &[PathBuf], proxies: &[Proxy]) -> Result<()> {
     for round in 0..ROUNDS {
         let name = format!("file-{round}");
         let mut file = File::create(bench.contender.dir.join(&name))?;
@@ -50,10 +55,10 @@ fn follow(bench: &mut Bench<'_, '_>, dirs: &[PathBuf]) -> Result<()> {
         }
         bench.tell("readers_see_ms", started.elapsed().as_secs_f64() * 1e3);
     }
-    let before = bench.server.proxy.traffic();
+    let requests = || proxies.iter().map(|proxy| proxy.traffic().requests()).sum::<u64>();
+    let before = requests();
     std::thread::sleep(IDLE);
-    let traffic = bench.server.proxy.traffic().since(&before);
     let per_hour = 3600.0 / IDLE.as_secs_f64() / READERS as f64;
-    bench.tell("idle_reader_requests_hour", traffic.gets as f64 * per_hour);
+    bench.tell("idle_reader_requests_hour", (requests() - before) as f64 * per_hour);
     Ok(())
 }

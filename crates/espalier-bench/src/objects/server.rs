@@ -22,6 +22,7 @@ pub(super) const CREDENTIALS: &[(&str, &str)] =
 /// A server and the proxy before it.
 pub(super) struct Server {
     base: PathBuf,
+    pub(super) address: SocketAddr,
     pub(super) proxy: Proxy,
     child: Arc<Mutex<Child>>,
 }
@@ -82,7 +83,7 @@ impl Server {
             move || end(&mut child.lock())
         });
         wait_for(address, &mut child.lock())?;
-        Ok(Self { proxy: Proxy::start(address)?, base, child })
+        Ok(Self { base, address, proxy: Proxy::start(address)?, child })
     }
 
     /// An empty bucket.
@@ -92,11 +93,6 @@ impl Server {
             std::fs::remove_dir_all(&bucket)?;
         }
         std::fs::create_dir(&bucket).with_context(|| bucket.display().to_string())
-    }
-
-    /// How clients reach it, through the proxy.
-    pub(super) fn endpoint(&self) -> String {
-        format!("http://{}", self.proxy.address())
     }
 }
 

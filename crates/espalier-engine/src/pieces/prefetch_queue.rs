@@ -139,6 +139,7 @@ impl PrefetchQueue {
             }
         }
         extents.sort_by_key(|(_, turns, _)| turns.start);
+        let wants_announcements = self.device.wants_announcements();
         let mut announced = Vec::new();
         let mut table = self.table.lock();
         for (range, turns, values) in extents {
@@ -157,7 +158,9 @@ impl PrefetchQueue {
             table.extents.insert(range.start, extent);
             table.queue.push_back(range.start);
             table.bytes += bytes;
-            announced.push(range);
+            if wants_announcements {
+                announced.push(range);
+            }
         }
         drop(table);
         self.device.announce(&announced);

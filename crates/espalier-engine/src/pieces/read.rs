@@ -88,17 +88,20 @@ impl Pieces {
         let mut run: Option<Extent> = None;
         let missing = ids.filter(|id| !self.cache.contains(*id));
         let places = missing.filter_map(|id| self.locator.locate(id).ok());
-        let places = places.filter(|location| !location.scattered).map(|location| location.extent);
-        let places: Vec<Extent> = places.collect();
-        let bytes = |place: &Extent| place.byte_offset()..place.byte_offset() + place.byte_len() as u64;
-        self.device.announce(&places.iter().map(bytes).collect::<Vec<_>>());
-        for next in places {
+        let wants_announcements = self.device.wants_announcements();
+        let mut announced = Vec::new();
+        for location in places.filter(|location| !location.scattered) {
+            let next = location.extent;
+            if wants_announcements {
+                announced.push(next.byte_offset()..next.byte_offset() + next.byte_len() as u64);
+            }
             match &mut run {
                 Some(run) if run.end() == next.start => run.blocks = run.blocks.saturating_add(next.blocks),
                 _ => self.expect_extent(run.replace(next)),
             }
         }
         self.expect_extent(run);
+        self.device.announce(&announced);
     }
 
     fn expect_extent(&self, run: Option<Extent>) {

@@ -183,7 +183,7 @@ fn whatever_happens_readers_get_what_was_written_and_the_limit_holds() {
         let table = world.fetches.table.lock();
         let bytes: u64 = table.fetches.values().map(|entry| entry.fetch.bytes()).sum();
         assert_eq!(table.bytes, bytes);
-        assert!(bytes <= limit + (32 * 16 << 16), "{bytes}");
+        assert!(bytes <= limit + (8 << 20), "{bytes}");
         assert!(table.order.len() <= 3 * table.fetches.len() + 2 * RECENT_GETS);
         let ends: Vec<_> =
             table.fetches.values().map(|e| (e.fetch.object.id, e.fetch.frames.clone())).collect();
