@@ -6,7 +6,7 @@ use espalier_object::{Access, ObjectDevice, Options, Present, SimulatedBucket, T
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, Random, SimulatedEnvironment};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{options, read, seeds, write};
+use support::{options, read, seeds, tags, write};
 
 #[test]
 fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
@@ -101,4 +101,62 @@ fn what_readers_find_is_what_some_sync_made_durable() {
             }
         }
     }
+}
+
+/// Readers that stay in one state while the writer compacts and deletes. The oracle: what a reader
+/// gets is what its state had; errors come only when the grace time is nearly over.
+#[test]
+fn slow_readers_get_what_their_state_had_or_an_error() {
+    let (mut gone, mut old) = (0, 0);
+    for seed in seeds(&[], 12) {
+        println!("ESPALIER_SEED={seed}");
+        let mut random = Random::new(seed);
+        let simulated = Arc::new(SimulatedEnvironment::new(seed));
+        let environment: Arc<dyn Environment> = simulated.clone();
+        let bucket = Arc::new(SimulatedBucket::new(seed));
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        let open = |access| {
+            let options =
+                Options { probe: false, cache_bytes: 0, segment_blocks: 8, budget: None, ..options() };
+            ObjectDevice::open(bucket.clone(), &environment, access, options).unwrap()
+        };
+        let writer = open(Access::TakeOver);
+        bucket.set_trouble(Trouble { damage: 0, cut: 0, ..Trouble::all(20) });
+        let (mut model, mut seconds) = (vec![0u64; 100], 0);
+        let mut readers: Vec<(ObjectDevice, Vec<u64>, u64)> = Vec::new();
+        for tag in 1..400u64 {
+            let start = random.below(90);
+            write(&writer, start, &[tag; 10]);
+            model[start as usize..start as usize + 10].fill(tag);
+            if random.one_in(3) {
+                writer.sync().unwrap();
+                if readers.len() < 5 || random.one_in(6) {
+                    readers.truncate(4);
+                    readers.insert(0, (open(Access::ReadOnly), model.clone(), seconds));
+                }
+            }
+            if random.one_in(8) {
+                seconds += 100;
+                bucket.advance(100_000);
+                simulated.advance(Duration::from_secs(100));
+                while writer.step().unwrap() {}
+            }
+            let Some((reader, state, since)) = readers.get(random.index(5)) else { continue };
+            let (first, blocks) = (random.index(95), 1 + random.index(5));
+            let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+            let age = seconds - since;
+            match reader.read_at((first * BLOCK) as u64, &mut bytes) {
+                Ok(()) => {
+                    assert_eq!(tags(&bytes), state[first..first + blocks], "seed {seed}, {age} s");
+                    old += u64::from(age >= 300);
+                }
+                Err(error) => {
+                    assert!(age >= 500, "seed {seed}, {age} s: {error}");
+                    assert!(error.to_string().contains("deleted"), "{error}");
+                    gone += 1;
+                }
+            }
+        }
+    }
+    assert!(gone > 20 && old > 20, "{gone} reads found nothing, {old} reads of old states were right");
 }

@@ -54,7 +54,7 @@ fn deaths_with_clones_and_snapshots() {
 
 #[test]
 fn deaths_of_writers_with_a_journal() {
-    check::<SimulatedJournaledDevice>(Profile::dense(), 4, 60, EVERY_CHANGE);
+    check::<SimulatedJournaledDevice>(Profile::dense(), 3, 60, EVERY_CHANGE);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn deaths_of_writers_with_a_journal_in_long_histories() {
 /// A store that is made durable, and processes that are killed before they have done anything.
 #[test]
 fn a_state_that_was_found_after_one_death_is_found_after_the_next() {
-    for seed in seeds(REGRESSIONS, 30) {
+    for seed in seeds(REGRESSIONS, 16) {
         println!("ESPALIER_SEED={seed}");
         let setup = Setup::new(seed).tiny();
         let change =

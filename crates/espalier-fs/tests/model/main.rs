@@ -131,10 +131,10 @@ fn a_crash_leaves_a_prefix_of_the_operations() {
 
 #[test]
 fn a_crash_on_an_object_store_leaves_a_prefix_of_the_operations() {
-    for seed in seeds(4) {
+    for seed in seeds(2) {
         crash::run::<SimulatedObjectDevice>(seed, |_| ());
     }
-    for seed in seeds(4) {
+    for seed in seeds(3) {
         crash::run::<SimulatedJournaledDevice>(seed, |run| run.of_links = seed.is_multiple_of(2));
     }
 }
