@@ -13,7 +13,7 @@ mod lists;
 mod new_item;
 
 pub use answer::{Change, ChangesHead, DiffItem, ReadItem, Stat, WaitHead, WalkItem, WelcomeFlags};
-pub use call::{Call, Hello, Listing, Piece, Time, WriteFlags, WriteItem};
+pub use call::{Call, Hello, Listing, Piece, Time, WriteFlags};
 pub use codec::{Malformed, Reader, Writer};
 pub use constants::{
     AREA_BYTES, FRAME_MAX_BYTES, IOC_CLIENT, MAGIC, MAX_ITEMS, SOCKET_NAME_BYTES, TOKEN_BYTES, VERSIONS,
@@ -21,7 +21,7 @@ pub use constants::{
 pub use details::{Aspects, DetailItem};
 pub use frame::{ReplyHead, RequestHead};
 pub use lists::{RangeList, XattrList, Xattrs};
-pub use new_item::NewItem;
+pub use new_item::{NewItem, WriteItem};
 
 /// The most bytes that one part of a read brings if the area of replies has `area` bytes: a part
 /// that brings so many may have more.

@@ -3,7 +3,7 @@
 use super::codec::{Malformed, Reader, Writer};
 use super::constants::{AREA_BYTES, MAGIC, MAX_ITEMS, TOKEN_BYTES, VERSIONS};
 use super::details::Aspects;
-use super::new_item::{NEW_ITEM_LEAST_BYTES, NewItem};
+use super::new_item::{NEW_ITEM_LEAST_BYTES, NewItem, WriteItem};
 use std::ops::RangeInclusive;
 
 /// The first request of a session. The directory and the memory come with it as descriptors.
@@ -41,25 +41,6 @@ pub struct Piece<'a> {
     pub offset: u64,
     /// How many bytes at most.
     pub length: u64,
-}
-
-/// A file that is to be made or replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteItem<'a> {
-    /// Its path.
-    pub path: &'a [u8],
-    /// Its content, or where the symbolic link leads that is to be made.
-    pub content: &'a [u8],
-    /// A symbolic link is to be made.
-    pub is_symlink: bool,
-    /// The low 12 bits of its mode; `None`: 0666 less the umask, or what the directory says.
-    pub mode: Option<u32>,
-    /// Its owner; `None`: the caller.
-    pub uid: Option<u32>,
-    /// Its group; `None`: the caller's, or the directory's.
-    pub gid: Option<u32>,
-    /// The time of its last change; `None`: now.
-    pub mtime: Option<i64>,
 }
 
 /// How files are made or replaced.
@@ -214,27 +195,6 @@ impl Time {
             (2, at) => Ok(Self::At(at)),
             _ => Err(Malformed("a time is none")),
         }
-    }
-}
-
-impl<'a> WriteItem<'a> {
-    pub(super) fn encode(&self, out: &mut Writer) {
-        out.bytes(self.path);
-        out.bytes(self.content);
-        out.u8(u8::from(self.is_symlink));
-        out.u32(self.mode.unwrap_or(u32::MAX));
-        out.u32(self.uid.unwrap_or(u32::MAX));
-        out.u32(self.gid.unwrap_or(u32::MAX));
-        out.u8(u8::from(self.mtime.is_some()));
-        out.i64(self.mtime.unwrap_or_default());
-    }
-
-    pub(super) fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
-        let (path, content, is_symlink) = (from.bytes()?, from.bytes()?, from.bool()?);
-        let mut known = || from.u32().map(|value| (value != u32::MAX).then_some(value));
-        let (mode, uid, gid) = (known()?, known()?, known()?);
-        let (has_mtime, mtime) = (from.bool()?, from.i64()?);
-        Ok(Self { path, content, is_symlink, mode, uid, gid, mtime: has_mtime.then_some(mtime) })
     }
 }
 
@@ -426,6 +386,13 @@ impl<'a> Call<'a> {
                 out.bytes(path);
                 bits.iter().for_each(|bits| out.u32(*bits));
             }
+            _ => self.encode_xattr(out),
+        }
+    }
+
+    /// Appends the body of a call on an extended attribute.
+    fn encode_xattr(&self, out: &mut Writer) {
+        match *self {
             Self::SetXattr { path, name, value, how, follow } => {
                 out.bytes(path);
                 out.bytes(name);

@@ -1,11 +1,30 @@
-//! Files that are made with more than content, mode, owner and time of change.
+//! Files that are to be made: with content, mode, owner and time of change, or with all that files
+//! have.
 
-use super::call::WriteItem;
 use super::codec::{Malformed, Reader, Writer};
 use super::lists::{RangeList, XattrList};
 
 /// Bytes of a file in a message, besides those of variable length.
 pub(super) const NEW_ITEM_LEAST_BYTES: usize = 68;
+
+/// A file that is to be made or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteItem<'a> {
+    /// Its path.
+    pub path: &'a [u8],
+    /// Its content, or where the symbolic link leads that is to be made.
+    pub content: &'a [u8],
+    /// A symbolic link is to be made.
+    pub is_symlink: bool,
+    /// The low 12 bits of its mode; `None`: 0666 less the umask, or what the directory says.
+    pub mode: Option<u32>,
+    /// Its owner; `None`: the caller.
+    pub uid: Option<u32>,
+    /// Its group; `None`: the caller's, or the directory's.
+    pub gid: Option<u32>,
+    /// The time of its last change; `None`: now.
+    pub mtime: Option<i64>,
+}
 
 /// A file that is to be made or replaced, with all that a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +41,27 @@ pub struct NewItem<'a> {
     pub xattrs: XattrList<'a>,
     /// A regular file with holes: its size in bytes, and the ranges that are none.
     pub sparse: Option<(u64, RangeList<'a>)>,
+}
+
+impl<'a> WriteItem<'a> {
+    pub(super) fn encode(&self, out: &mut Writer) {
+        out.bytes(self.path);
+        out.bytes(self.content);
+        out.u8(u8::from(self.is_symlink));
+        out.u32(self.mode.unwrap_or(u32::MAX));
+        out.u32(self.uid.unwrap_or(u32::MAX));
+        out.u32(self.gid.unwrap_or(u32::MAX));
+        out.u8(u8::from(self.mtime.is_some()));
+        out.i64(self.mtime.unwrap_or_default());
+    }
+
+    pub(super) fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (path, content, is_symlink) = (from.bytes()?, from.bytes()?, from.bool()?);
+        let mut known = || from.u32().map(|value| (value != u32::MAX).then_some(value));
+        let (mode, uid, gid) = (known()?, known()?, known()?);
+        let (has_mtime, mtime) = (from.bool()?, from.i64()?);
+        Ok(Self { path, content, is_symlink, mode, uid, gid, mtime: has_mtime.then_some(mtime) })
+    }
 }
 
 impl<'a> NewItem<'a> {

@@ -35,3 +35,9 @@ pub(super) fn common_directory(range: &KeyRange) -> &[u8] {
     let common = range.start.iter().zip(end).take_while(|(a, b)| a == b).count();
     directories(&range.start[..common])
 }
+
+/// A range as the standard library takes it.
+pub(super) fn bounds(range: &KeyRange) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) {
+    use std::ops::Bound;
+    (Bound::Included(&range.start), range.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded))
+}

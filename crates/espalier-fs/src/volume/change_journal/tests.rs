@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::layout::METADATA;
 use espalier_engine::IndexId;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -172,7 +173,7 @@ fn a_waiter_is_woken_once_by_what_concerns_its_directory() {
     assert_eq!(wait(14), 2, "with an answer no waiter stays");
     touch(&journal, 15 * SECOND, b"w\x01\0c");
     assert_eq!(count.get(), 1);
-    // A tree around it, a move of it, a file with several names, and the directory itself that goes.
+    // A tree below it that goes, a file with several names, and a move of the directory.
     let mut woken = 1;
     let mut at = 16;
     let events: [&dyn Fn(&mut Batch); 3] = [

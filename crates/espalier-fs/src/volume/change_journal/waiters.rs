@@ -3,8 +3,8 @@
 //! The journal holds them weakly, each for one directory and until it was woken once: a reader that
 //! went away leaves nothing behind but a place, which the next one for that directory takes.
 
-use super::keys::{common_directory, directories_above, is_in_area};
-use super::{Event, bounds};
+use super::events::Event;
+use super::keys::{bounds, common_directory, directories_above, is_in_area};
 use crate::model::layout;
 use espalier_engine::KeyRange;
 use std::collections::BTreeMap;
