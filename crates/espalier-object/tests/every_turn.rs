@@ -165,8 +165,7 @@ fn race(first: u64, second: u64) -> [u64; 2] {
     }
     let report = check_objects(bucket, &environment(4), &eager(None), true).unwrap();
     assert!(report.is_sound(), "{what}: {report:?}");
-    let made = turns.state.lock().made;
-    made
+    turns.state.lock().made
 }
 
 #[test]
