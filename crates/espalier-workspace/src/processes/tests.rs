@@ -45,7 +45,9 @@ fn processes_are_found_by_their_directory_and_by_open_files() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().canonicalize().unwrap();
     let [here, open, unused] = ["here", "open", "unused"].map(|name| top.join(name));
-    [&here, &open, &unused].map(|dir| create_dir(dir).unwrap());
+    for dir in [&here, &open, &unused] {
+        create_dir(dir).unwrap();
+    }
     let file = File::create(open.join("file")).unwrap();
     // They end when their input does.
     let waiting = |dir: &Path, output: Stdio| {
