@@ -51,6 +51,11 @@ impl<'a> Write<'a> {
         self
     }
 
+    /// What is to be written.
+    pub fn item(&self) -> &WriteItem<'a> {
+        &self.0
+    }
+
     fn bytes(&self) -> usize {
         self.0.path.len() + self.0.content.len() + 30
     }
