@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Files of an Espalier file system without the kernel: through the server of a mount, or on an image
- * that is not mounted. docs/bindings.md describes the library, with an example.
+ * Files of an Espalier file system without the kernel: through the server of a mount, or on an
+ * image that is not mounted. docs/bindings.md describes the library, with an example.
  *
  * Made by cbindgen from crates/espalier-c; changes belong there.
  *
@@ -11,12 +11,13 @@
  *   nothing. espalier_message() has the text of the last failure of the calling thread.
  * - Paths are strings that end with a NUL, of any other bytes. They begin at the directory of the
  *   tree, which `..` and links do not leave, with or without a slash in front.
- * - What a caller passes is read during the call and not kept. A missing argument (NULL) is EINVAL.
+ * - What a caller passes is read during the call and not kept. A missing argument (NULL) is
+ *   EINVAL.
  *   A place for a result that is a pointer holds NULL after a failure.
- * - A handle (struct espalier_tree, espalier_walk, espalier_file, espalier_changes) is ended once, by
- *   the function that its maker names; after that it must not be used. Handles may outlive the tree
- *   that they come from. Trees and files may be used by several threads at a time, walks and changes
- *   by one.
+ * - A handle (struct espalier_tree, espalier_walk, espalier_file, espalier_changes) is ended once,
+ *   by the function that its maker names; after that it must not be used. Handles may outlive the
+ *   tree that they come from. Trees and files may be used by several threads at a time, walks and
+ *   changes by one.
  * - Memory that a function says is freed with free() is the caller's. All else is the library's.
  * - After fork() a child may go on with a tree of a mount, and with one of an image that is read
  *   only; not with its walks. A tree that writes an image fails in the child with EBUSY.
@@ -127,11 +128,11 @@ struct espalier_piece {
   uint64_t length;
 };
 
-// What espalier_read_many calls for each part: with the context that it was given, the place of the
-// part among the others, and 0 and what was read, or an error number (and espalier_message has the
-// text). The data is the library's and stays until the function returns. It returns 0 to go on, or
-// something else to end the reading. It makes no calls on the tree, throws no exception, and does
-// not jump out.
+// What espalier_read_many calls for each part: with the context that it was given, the place of
+// the part among the others, and 0 and what was read, or an error number (and espalier_message has
+// the text). The data is the library's and stays until the function returns. It returns 0 to go
+// on, or something else to end the reading. It makes no calls on the tree, throws no exception,
+// and does not jump out.
 typedef int (*espalier_read_function)(void *context,
                                       size_t place,
                                       int error,
@@ -187,8 +188,8 @@ const char *espalier_version(void);
 // espalier_close. Options may be NULL; they concern images.
 //
 // ENOENT, ENOTDIR: it is neither. ENOTTY: the directory lies in no mount of Espalier. EOPNOTSUPP,
-// EACCES, EPERM: the server takes no clients, or not this one. EBUSY: another process has the image
-// open, as the server of a mount has. EIO: it is no image, or a damaged one.
+// EACCES, EPERM: the server takes no clients, or not this one. EBUSY: another process has the
+// image open, as the server of a mount has. EIO: it is no image, or a damaged one.
 int espalier_open(const char *place,
                   const struct espalier_options *options,
                   struct espalier_tree **tree);
@@ -197,7 +198,8 @@ int espalier_open(const char *place,
 // directory belongs to the user of the process. EEXIST: something else is there.
 int espalier_format(const char *image, uint64_t bytes);
 
-// Makes everything durable that was done so far; on a mount, by any program. EIO: the device fails.
+// Makes everything durable that was done so far; on a mount, by any program. EIO: the device
+// fails.
 int espalier_sync(const struct espalier_tree *tree);
 
 // Ends a tree, whatever is returned; NULL is no error. An image is made durable before. Walks and
@@ -219,8 +221,8 @@ int espalier_read(const struct espalier_tree *tree,
                   uint8_t **content,
                   size_t *length);
 
-// Makes a directory; with `parents` also those above that are missing, and then without an error if
-// it is there. The errors are those of mkdir.
+// Makes a directory; with `parents` also those above that are missing, and then without an error
+// if it is there. The errors are those of mkdir.
 int espalier_mkdir(const struct espalier_tree *tree, const char *path, uint32_t mode, int parents);
 
 // Makes a symbolic link to `target`. The errors are those of symlink.
@@ -240,8 +242,8 @@ int espalier_rmdir(const struct espalier_tree *tree, const char *path);
 int espalier_remove_tree(const struct espalier_tree *tree, const char *path);
 
 // Makes `new_path` a clone of what is at `old` with everything below, in one step that copies
-// nothing. The errors are those of mkdir; EPERM if the caller is not root, and not all of it is its
-// own.
+// nothing. The errors are those of mkdir; EPERM if the caller is not root, and not all of it is
+// its own.
 int espalier_clone_tree(const struct espalier_tree *tree, const char *old, const char *new_path);
 
 // Moves what is at `old` to `new_path`; `how` is one of ESPALIER_RENAME_REPLACE,
@@ -295,9 +297,9 @@ int espalier_read_many(const struct espalier_tree *tree,
 
 // Makes many files, or replaces what has their names; for each an error number, or 0. Files of one
 // directory are written in batches that take effect as a whole: each is seen with all of its
-// content and attributes or not at all, also after a crash. Missing directories are made. Flags are
-// ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error number
-// of a file, and espalier_message is about that file.
+// content and attributes or not at all, also after a crash. Missing directories are made. Flags
+// are ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
+// number of a file, and espalier_message is about that file.
 int espalier_write_many(const struct espalier_tree *tree,
                         const struct espalier_write *files,
                         size_t count,
@@ -309,9 +311,9 @@ int espalier_write_many(const struct espalier_tree *tree,
 int espalier_list(const struct espalier_tree *tree, const char *path, struct espalier_walk **walk);
 
 // Begins to give everything below a directory, of one instant: the entries of a directory by name,
-// then what lies below its subdirectories. Links are not followed. `pattern` may be NULL; it is one
-// for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`. To be ended
-// with espalier_walk_close. The errors are those of espalier_list.
+// then what lies below its subdirectories. Links are not followed. `pattern` may be NULL; it is
+// one for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`. To be
+// ended with espalier_walk_close. The errors are those of espalier_list.
 int espalier_walk(const struct espalier_tree *tree,
                   const char *path,
                   const char *pattern,
@@ -362,10 +364,10 @@ int espalier_file_sync(const struct espalier_file *file);
 // Ends an open file. What was written is not durable by that. NULL is no error.
 void espalier_file_close(struct espalier_file *file);
 
-// What was changed below a directory since a position, which is that of an earlier answer, or has no
-// bytes. If nothing was, waits for a change up to `wait_ms` milliseconds. The answer may tell too
-// much, never too little. To be ended with espalier_changes_free. EPERM: the caller is not root, and
-// not everything below is its own.
+// What was changed below a directory since a position, which is that of an earlier answer, or has
+// no bytes. If nothing was, waits for a change up to `wait_ms` milliseconds. The answer may tell
+// too much, never too little. To be ended with espalier_changes_free. EPERM: the caller is not
+// root, and not everything below is its own.
 int espalier_changes(const struct espalier_tree *tree,
                      const char *path,
                      const uint8_t *position,

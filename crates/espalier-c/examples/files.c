@@ -1,5 +1,5 @@
-/* Makes three files with one call, copies their directory without copying data, and reads everything
- * back with one more call.
+/* Makes three files with one call, copies their directory without copying data, and reads parts of
+ * the copies with one more call.
  *
  * usage: files PLACE   (a directory in a mount, an image, or IMAGE:/DIRECTORY)
  */

@@ -6,10 +6,10 @@ use espalier_tree::Error;
 use std::ffi::{CString, c_char, c_int};
 use std::time::Duration;
 
-/// What was changed below a directory since a position, which is that of an earlier answer, or has no
-/// bytes. If nothing was, waits for a change up to `wait_ms` milliseconds. The answer may tell too
-/// much, never too little. To be ended with espalier_changes_free. EPERM: the caller is not root, and
-/// not everything below is its own.
+/// What was changed below a directory since a position, which is that of an earlier answer, or has
+/// no bytes. If nothing was, waits for a change up to `wait_ms` milliseconds. The answer may tell
+/// too much, never too little. To be ended with espalier_changes_free. EPERM: the caller is not
+/// root, and not everything below is its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_changes(
     tree: *const Tree,

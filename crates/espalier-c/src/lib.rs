@@ -4,8 +4,8 @@
 //! calls (`cbindgen.toml`); a test holds that it is current (`tests/header.rs`). No panic leaves a
 //! function: it becomes EIO with a message.
 //!
-//! What every `unsafe` here stands on are those rules: a pointer that C passes is NULL where that is
-//! allowed, or points to what its type says, for the time of the call; a handle is one that a
+//! What every `unsafe` here stands on are those rules: a pointer that C passes is NULL where that
+//! is allowed, or points to what its type says, for the time of the call; a handle is one that a
 //! function has made and none has ended.
 
 #![allow(unreachable_pub, reason = "the functions are reached by their names, from C")]

@@ -5,11 +5,11 @@ use crate::types::*;
 use espalier_tree::{Piece as TreePiece, Result, Write as TreeWrite, WriteFlags};
 use std::ffi::{c_char, c_int, c_void};
 
-/// What espalier_read_many calls for each part: with the context that it was given, the place of the
-/// part among the others, and 0 and what was read, or an error number (and espalier_message has the
-/// text). The data is the library's and stays until the function returns. It returns 0 to go on, or
-/// something else to end the reading. It makes no calls on the tree, throws no exception, and does
-/// not jump out.
+/// What espalier_read_many calls for each part: with the context that it was given, the place of
+/// the part among the others, and 0 and what was read, or an error number (and espalier_message has
+/// the text). The data is the library's and stays until the function returns. It returns 0 to go
+/// on, or something else to end the reading. It makes no calls on the tree, throws no exception,
+/// and does not jump out.
 pub type ReadFunction = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -87,9 +87,9 @@ pub unsafe extern "C" fn espalier_read_many(
 
 /// Makes many files, or replaces what has their names; for each an error number, or 0. Files of one
 /// directory are written in batches that take effect as a whole: each is seen with all of its
-/// content and attributes or not at all, also after a crash. Missing directories are made. Flags are
-/// ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error number
-/// of a file, and espalier_message is about that file.
+/// content and attributes or not at all, also after a crash. Missing directories are made. Flags
+/// are ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
+/// number of a file, and espalier_message is about that file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_write_many(
     tree: *const Tree,

@@ -54,8 +54,8 @@ pub unsafe extern "C" fn espalier_read(
     unsafe { on(tree, path, call) }
 }
 
-/// Makes a directory; with `parents` also those above that are missing, and then without an error if
-/// it is there. The errors are those of mkdir.
+/// Makes a directory; with `parents` also those above that are missing, and then without an error
+/// if it is there. The errors are those of mkdir.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_mkdir(
     tree: *const Tree,
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn espalier_remove_tree(tree: *const Tree, path: *const c_
 }
 
 /// Makes `new_path` a clone of what is at `old` with everything below, in one step that copies
-/// nothing. The errors are those of mkdir; EPERM if the caller is not root, and not all of it is its
-/// own.
+/// nothing. The errors are those of mkdir; EPERM if the caller is not root, and not all of it is
+/// its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_clone_tree(
     tree: *const Tree,

@@ -12,8 +12,8 @@ use std::time::Duration;
 /// espalier_close. Options may be NULL; they concern images.
 ///
 /// ENOENT, ENOTDIR: it is neither. ENOTTY: the directory lies in no mount of Espalier. EOPNOTSUPP,
-/// EACCES, EPERM: the server takes no clients, or not this one. EBUSY: another process has the image
-/// open, as the server of a mount has. EIO: it is no image, or a damaged one.
+/// EACCES, EPERM: the server takes no clients, or not this one. EBUSY: another process has the
+/// image open, as the server of a mount has. EIO: it is no image, or a damaged one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_open(
     place: *const c_char,
@@ -62,7 +62,8 @@ pub unsafe extern "C" fn espalier_format(image: *const c_char, bytes: u64) -> c_
     })
 }
 
-/// Makes everything durable that was done so far; on a mount, by any program. EIO: the device fails.
+/// Makes everything durable that was done so far; on a mount, by any program. EIO: the device
+/// fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_sync(tree: *const Tree) -> c_int {
     // SAFETY: the rules for all calls.

@@ -30,9 +30,9 @@ pub unsafe extern "C" fn espalier_list(
 }
 
 /// Begins to give everything below a directory, of one instant: the entries of a directory by name,
-/// then what lies below its subdirectories. Links are not followed. `pattern` may be NULL; it is one
-/// for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`. To be ended
-/// with espalier_walk_close. The errors are those of espalier_list.
+/// then what lies below its subdirectories. Links are not followed. `pattern` may be NULL; it is
+/// one for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`. To be
+/// ended with espalier_walk_close. The errors are those of espalier_list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_walk(
     tree: *const Tree,

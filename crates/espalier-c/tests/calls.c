@@ -1,5 +1,5 @@
-/* Makes every call of the library, with good and with bad arguments; each check that does not hold is
- * printed, and the program ends with 1.
+/* Makes every call of the library, with good and with bad arguments; each check that does not hold
+ * is printed, and the program ends with 1.
  *
  * usage: calls PLACE   (an empty directory in a mount, or an image)
  */
@@ -234,7 +234,7 @@ static void bad_arguments(struct espalier_tree *tree, const char *place)
 	CHECK(espalier_version()[0] != 0);
 }
 
-/* A child goes on with a tree of a mount, and is told that it cannot with an image that is written. */
+/* A child goes on with a tree of a mount, and is told that it cannot with an image in use. */
 static void forks(struct espalier_tree *tree, int is_image)
 {
 	struct espalier_stat stat;

@@ -13,7 +13,8 @@
 //! for result in client.write_many(&files, Default::default()) {
 //!     result?;
 //! }
-//! let pieces = ["a/two", "a/one"].map(|path| Piece { path: path.as_bytes(), offset: 0, length: 10 });
+//! let piece = |path| Piece { path, offset: 0, length: 10 };
+//! let pieces = [piece(b"a/two"), piece(b"a/one")];
 //! client.read_many(&pieces, &mut |place, data| {
 //!     println!("{place}: {data:?}");
 //!     true

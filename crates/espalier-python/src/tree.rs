@@ -151,11 +151,12 @@ impl Tree {
         &self,
         py: Python<'_>,
         path: AnyPath,
-        (read, write): (bool, bool),
+        access: (bool, bool),
         create: Option<u32>,
         exclusive: bool,
         truncate: bool,
     ) -> PyResult<File> {
+        let (read, write) = access;
         let how = OpenHow { read, write, create, exclusive, truncate };
         self.with(py, |tree| tree.open_file(path, &how)).map(File::new)
     }

@@ -6,8 +6,8 @@
 //! process on a mount. The bindings for C and Python stand on it; `docs/bindings.md` describes all
 //! three.
 //!
-//! Paths are bytes. They begin at the directory of the tree, which `..` and links do not leave, with
-//! or without a slash in front.
+//! Paths are bytes. They begin at the directory of the tree, which `..` and links do not leave,
+//! with or without a slash in front.
 //!
 //! ```
 //! use espalier_tree::{ImageOptions, Links, Tree, Write};

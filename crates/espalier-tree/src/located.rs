@@ -55,12 +55,12 @@ pub(crate) enum Located {
 }
 
 impl Located {
-    /// Opens the place for this process; in a child of `fork`, `first` is the process that opened it
-    /// before.
+    /// Opens the place for this process; in a child of `fork`, `first` is the process that opened
+    /// it before.
     ///
     /// # Errors
-    /// Of [`MountCalls::connect`] and [`Opened::open`]; EBUSY in a child for an image that its parent
-    /// writes.
+    /// Of [`MountCalls::connect`] and [`Opened::open`]; EBUSY in a child for an image that its
+    /// parent writes.
     pub(crate) fn open(&self, first: Option<u32>) -> Result<Box<dyn Calls>> {
         match (self, first) {
             (Self::Mount(directory), _) => Ok(Box::new(MountCalls::connect(directory)?)),

@@ -19,7 +19,8 @@ use std::time::Duration;
 ///
 /// All calls fail with the numbers of Linux for their paths: ENOENT, ENOTDIR, EACCES, ELOOP,
 /// ENAMETOOLONG (a path has up to 1 MiB), EINVAL for a NUL. On a mount any call may fail with
-/// ECONNRESET if the server went away ([`Error::is_uncertain`]), and with ENOTCONN if there is none.
+/// ECONNRESET if the server went away ([`Error::is_uncertain`]), and with ENOTCONN if there is
+/// none.
 pub struct Tree(Processes);
 
 /// A watch of a directory; see [`Tree::watch`].
@@ -245,7 +246,8 @@ impl Tree {
     /// nothing.
     ///
     /// # Errors
-    /// Those of `mkdir` for `new`; EPERM if the caller is not root, and not all of `old` is its own.
+    /// Those of `mkdir` for `new`; EPERM if the caller is not root, and not all of `old` is its
+    /// own.
     pub fn clone_tree(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
         let old = old.as_ref();
         self.on(old, |calls| calls.clone_tree(old, new.as_ref()))
@@ -317,9 +319,9 @@ impl Tree {
     }
 
     /// What was changed below a directory since `position`, which is that of an earlier answer, or
-    /// empty. The answer may tell too much, never too little: changes of the last second may be told
-    /// again, and a position that is not known any more is answered with "everything", like the
-    /// first two questions about a directory.
+    /// empty. The answer may tell too much, never too little: changes of the last second may be
+    /// told again, and a position that is not known any more is answered with "everything", like
+    /// the first two questions about a directory.
     ///
     /// # Errors
     /// EPERM if the caller is not root, and not everything below is its own; EROFS.

@@ -130,7 +130,7 @@ impl Opened {
         &self.fs
     }
 
-    /// Who calls, and from where.
+    /// On whose behalf calls are made, and from where paths begin.
     ///
     /// # Errors
     /// EBADF after the image was closed.

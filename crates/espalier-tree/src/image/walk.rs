@@ -56,7 +56,8 @@ impl ImageWalk {
                 self.batches = None;
                 return Err(error);
             }
-            // The thread sends an error before it ends with one, so this is the end; or it panicked.
+            // The thread sends an error before it ends with one, so this is the end; or it
+            // panicked.
             Err(_) => {
                 self.batches = None;
                 let ended = self.thread.take().map(JoinHandle::join);
