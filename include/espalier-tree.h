@@ -16,8 +16,8 @@
  *   A place for a result that is a pointer holds NULL after a failure.
  * - A handle (struct espalier_tree, espalier_walk, espalier_file, espalier_changes) is ended once,
  *   by the function that its maker names; after that it must not be used. Handles may outlive the
- *   tree that they come from. Trees and files may be used by several threads at a time, walks and
- *   changes by one.
+ *   tree that they come from, but an image stays locked as long. Trees and files may be used by
+ *   several threads at a time, walks and changes by one.
  * - Memory that a function says is freed with free() is the caller's. All else is the library's.
  * - After fork() a child may go on with a tree of a mount, and with one of an image that is read
  *   only; not with its walks. A tree that writes an image fails in the child with EBUSY.

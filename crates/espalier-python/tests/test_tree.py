@@ -211,7 +211,7 @@ def test_an_open_file_stays_the_same_when_its_name_goes(tree: Tree) -> None:
 
 
 def test_changes_are_told_to_a_waiting_thread(tree: Tree) -> None:
-    tree.write("d/a", b"")
+    tree.write("d/a", b"", parents=True)
     first = tree.changes("d")
     assert first.everything
     second = tree.changes("d", first.position)

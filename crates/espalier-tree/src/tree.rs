@@ -344,7 +344,8 @@ impl Tree {
     }
 
     /// Ends the use of the place; later calls fail with EBADF. An image is made durable and let go
-    /// of, which dropping the tree does too, but without a word of what fails.
+    /// of (when its open files and walks have ended too). Dropping the tree does that as well, but
+    /// without a word of what fails.
     ///
     /// # Errors
     /// EIO if the device of an image fails: what was not synced before may be lost.

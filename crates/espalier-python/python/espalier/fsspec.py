@@ -36,8 +36,8 @@ _BLOCK_BYTES = 4 << 20
 class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """A tree of files as fsspec has them.
 
-    `place` and the other arguments are those of `espalier.Tree`; with `auto_mkdir`, directories that
-    are missing are made when a file is opened to write.
+    `place` and the other arguments are those of `espalier.Tree`. Directories that are missing are made
+    when a file is made in them; without `auto_mkdir` that is an error.
     """
 
     protocol = "espalier"
@@ -46,7 +46,7 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __init__(
         self,
         place: Optional[str] = None,
-        auto_mkdir: bool = False,
+        auto_mkdir: bool = True,
         read_only: bool = False,
         memory: int = 256 << 20,
         wait: float = 5.0,
@@ -288,11 +288,12 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if stat.is_dir():
             other.mkdir(new, parents=True)
             return
+        if stat.st_size <= _COPY_BYTES:
+            other.write(new, tree.read(old), parents=self.auto_mkdir)
+            return
         if self.auto_mkdir:
             self.makedirs(self._parent(path2), exist_ok=True)
-        if stat.st_size <= _COPY_BYTES:
-            other.write(new, tree.read(old))
-        elif tree is not other or not _clone_over(tree, old, new):
+        if tree is not other or not _clone_over(tree, old, new):
             with tree.open(old, "rb") as source, other.open(new, "wb") as target:
                 while block := source.read(_BLOCK_BYTES):
                     target.write(block)
@@ -383,7 +384,7 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         tree, inside = self._at(path)
-        tree.write_many([(inside, value)], replace=mode != "create")
+        tree.write_many([(inside, value)], replace=mode != "create", parents=self.auto_mkdir)
 
     def pipe(self, path: Any, value: Optional[bytes] = None, **kwargs: Any) -> None:
         if not isinstance(path, dict):
@@ -391,7 +392,8 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         contents = list(path.values())
         replace = kwargs.get("mode", "overwrite") != "create"
         for top, files in self._each(path).items():
-            self._trees[top].write_many([(inside, contents[at]) for at, inside in files], replace=replace)
+            writes = [(inside, contents[at]) for at, inside in files]
+            self._trees[top].write_many(writes, replace=replace, parents=self.auto_mkdir)
 
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
         tree, inside = self._at(path)
@@ -418,6 +420,8 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 class EspalierFile(io.IOBase):
     """An open file of the file system; in a transaction, one that gets its name at the end."""
 
+    _file: Any = None
+
     def __init__(
         self, fs: EspalierFileSystem, tree: Tree, path: str, inside: str, mode: str, autocommit: bool
     ) -> None:
@@ -430,7 +434,7 @@ class EspalierFile(io.IOBase):
                 raise FileExistsError(17, "the file exists", path)
             above = inside.rsplit("/", 1)[0]
             self._beside = inside = f"{above}/.espalier-{secrets.token_hex(8)}"
-        self._file: Any = tree.open(inside, mode if "b" in mode else mode + "b")
+        self._file = tree.open(inside, mode if "b" in mode else mode + "b")
 
     @property
     def size(self) -> int:
@@ -486,15 +490,17 @@ class EspalierFile(io.IOBase):
         return self._file.truncate(size)  # type: ignore[no-any-return]
 
     def flush(self) -> None:
-        if not self.closed and self.writable():
+        # It may not have been opened.
+        if self._file is not None and not self._file.closed and self.writable():
             self._file.flush()
 
     def close(self) -> None:
         if not self.closed:
             try:
-                self._file.close()
-            finally:
                 super().close()
+            finally:
+                if self._file is not None:
+                    self._file.close()
 
     def __enter__(self) -> EspalierFile:
         return self

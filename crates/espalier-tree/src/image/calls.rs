@@ -45,7 +45,7 @@ impl ImageCalls {
         let directory = caller.open(path, &Open { directory: true, ..Open::default() })?;
         let node = directory.node().ok_or_else(|| Error::new(libc::EROFS, "a snapshot does not change"))?;
         let (uid, gid) = (caller.credentials().uid, caller.credentials().gid);
-        let found = opened.fs().changed_paths(node, position, &Caller { uid, gid, ..Caller::default() })?;
+        let found = opened.fs()?.changed_paths(node, position, &Caller { uid, gid, ..Caller::default() })?;
         let position = found.token.into_bytes();
         Ok(Changes { position, everything: found.everything, paths: found.paths })
     }
@@ -200,9 +200,7 @@ impl Calls for ImageCalls {
     }
 
     fn sync(&self) -> Result<()> {
-        let opened = self.opened();
-        opened.caller()?;
-        Ok(opened.fs().syncfs()?)
+        Ok(self.opened().fs()?.syncfs()?)
     }
 
     fn close(&self) -> Result<()> {

@@ -76,10 +76,15 @@ pub fn format_image(path: impl AsRef<Path>, bytes: u64) -> Result<()> {
 
 /// An image that is open. Dropping it closes it; [`Opened::close`] says whether all was stored.
 pub(crate) struct Opened {
+    /// `None` after [`Opened::close`].
+    using: Option<Using>,
+}
+
+struct Using {
     fs: Arc<FileSystem>,
     store: Arc<Store>,
-    caller: Option<PathCaller>,
-    read_only: bool,
+    caller: PathCaller,
+    /// Of an image that may be changed.
     ticker: Option<Ticker>,
 }
 
@@ -123,11 +128,19 @@ impl Opened {
             Owner::Root => root,
         };
         let ticker = if read_only { None } else { Some(Ticker::start(fs.clone())?) };
-        Ok(Self { fs, store, caller: Some(caller), read_only, ticker })
+        Ok(Self { using: Some(Using { fs, store, caller, ticker }) })
     }
 
-    pub(crate) fn fs(&self) -> &FileSystem {
-        &self.fs
+    fn using(&self) -> Result<&Using> {
+        self.using.as_ref().ok_or_else(|| Error::new(libc::EBADF, "the image was closed"))
+    }
+
+    /// The file system.
+    ///
+    /// # Errors
+    /// EBADF after the image was closed.
+    pub(crate) fn fs(&self) -> Result<&FileSystem> {
+        Ok(&*self.using()?.fs)
     }
 
     /// On whose behalf calls are made, and from where paths begin.
@@ -135,24 +148,22 @@ impl Opened {
     /// # Errors
     /// EBADF after the image was closed.
     pub(crate) fn caller(&self) -> Result<&PathCaller> {
-        self.caller.as_ref().ok_or_else(|| Error::new(libc::EBADF, "the image was closed"))
+        Ok(&self.using()?.caller)
     }
 
-    /// Makes everything durable and lets go of the image. The second time it does nothing.
+    /// Makes everything durable and lets go of the image, which stays locked while files and walks
+    /// of it are used. The second time it does nothing.
     ///
     /// # Errors
     /// EIO if the device fails: what was not synced before may be lost.
     pub(crate) fn close(&mut self) -> Result<()> {
-        if let Some(ticker) = self.ticker.take() {
+        let Some(Using { fs, store, caller, ticker }) = self.using.take() else { return Ok(()) };
+        drop(caller);
+        if let Some(ticker) = ticker {
             ticker.stop();
+            fs.close()?;
         }
-        if self.caller.take().is_none() {
-            return Ok(());
-        }
-        if !self.read_only {
-            self.fs.close()?;
-        }
-        Ok(self.store.close()?)
+        Ok(store.close()?)
     }
 }
 
