@@ -66,9 +66,9 @@ fn has(options: &[&str]) -> bool {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("empty.c");
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
-    let compiled =
-        Command::new("cc").args(options).arg(&source).arg("-o").arg(directory.path().join("empty"));
-    compiled.output().is_ok_and(|compiled| compiled.status.success())
+    let mut compiler = Command::new("cc");
+    compiler.args(options).arg(&source).arg("-o").arg(directory.path().join("empty"));
+    compiler.output().is_ok_and(|compiled| compiled.status.success())
 }
 
 /// Where Cargo has put the libraries.
