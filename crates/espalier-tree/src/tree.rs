@@ -187,8 +187,8 @@ impl Tree {
         self.on(path, |calls| calls.open(path, how))
     }
 
-    /// Makes a directory; with `parents` also those above that are missing, and then without an
-    /// error if it is there.
+    /// Makes a directory; with `parents` also those above that are missing, with the same mode, and
+    /// then without an error if it is there.
     ///
     /// # Errors
     /// Those of `mkdir`.

@@ -269,7 +269,10 @@ class Tree:
         self._tree.unlink(_path(path))
 
     def mkdir(self, path: PathLike, mode: int = 0o777, *, parents: bool = False) -> None:
-        """Makes a directory; with `parents` also those above, and then it may be there."""
+        """Makes a directory; with `parents` also those above, and then it may be there.
+
+        Those above get the same mode.
+        """
         self._tree.mkdir(_path(path), mode, parents)
 
     def rmdir(self, path: PathLike) -> None:

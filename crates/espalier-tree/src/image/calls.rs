@@ -16,8 +16,6 @@ use espalier_fs::{
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-/// Missing directories get this mode, less the umask.
-const DIRECTORY_MODE: u32 = 0o777;
 /// A longer file is read in parts of so many bytes.
 const READ_BYTES: u64 = 16 << 20;
 /// How often a waiting watch looks, at first and at last.
@@ -283,23 +281,22 @@ fn fill(caller: &PathCaller, beside: &[u8], file: &WriteItem<'_>) -> espalier_fs
     Ok(())
 }
 
-/// Makes a directory with those above it that are missing; one that is there is no error.
+/// Makes a directory with those above it that are missing, all with this mode; one that is there is
+/// no error. As the server of a mount does it, up to the error for a file in the way.
 fn make_directories(caller: &PathCaller, path: &[u8], mode: u32) -> espalier_fs::Result<()> {
-    let is_there = |error: espalier_fs::FsError| match caller.stat(path, FsLinks::Follow) {
-        Ok(attr) if attr.kind == espalier_fs::FileKind::Directory => Ok(()),
-        _ => Err(error),
+    let is_directory = |path: &[u8]| {
+        let found = caller.stat(path, FsLinks::Follow);
+        found.is_ok_and(|attr| attr.kind == espalier_fs::FileKind::Directory)
     };
-    match caller.mkdir(path, mode) {
-        Err(error) if error.kind() == FsErrorKind::NotFound && !path.is_empty() => {}
-        Err(error) => return is_there(error),
-        Ok(()) => return Ok(()),
+    if is_directory(path) {
+        return Ok(());
     }
-    let end = path.len() - path.iter().rev().take_while(|byte| **byte == b'/').count();
-    for (at, _) in path[..end].iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0) {
-        match caller.mkdir(&path[..at], DIRECTORY_MODE) {
-            Err(error) if error.kind() != FsErrorKind::Exists => return Err(error),
-            _ => {}
+    let slashes = (1..path.len()).filter(|at| path[*at] == b'/' && path[at - 1] != b'/');
+    for end in slashes.chain([path.len()]) {
+        match caller.mkdir(&path[..end], mode) {
+            Err(error) if error.kind() == FsErrorKind::Exists && is_directory(&path[..end]) => {}
+            made => made?,
         }
     }
-    caller.mkdir(path, mode).or_else(is_there)
+    Ok(())
 }
