@@ -7,11 +7,12 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test test-long conformance soak-fsx lint fuzz soak soak-object power-cut bench install install-files uninstall clean \
-	static deb rpm dist dist-check package-test first-file publish-check site guarantees
+.PHONY: all demo test test-long conformance soak-fsx lint fuzz soak soak-object power-cut bench install \
+	install-files install-library uninstall clean static deb rpm wheel dist dist-check package-test first-file \
+	publish-check site guarantees
 
 all:
-	$(CARGO) build --release -p espalier-cli
+	$(CARGO) build --release -p espalier-cli -p espalier-c
 
 # Makes an image, mounts it, works in it, checks it, compares every byte; then makes a pool of
 # workspaces, and as root container roots. Prints each step's time.
@@ -23,15 +24,16 @@ demo:
 
 # Every test, the lints first. Needs root, or FUSE and fusermount3 at least.
 test:
-	./scripts/install-deps build test suites objects fuzz package
+	./scripts/install-deps build test suites objects bindings fuzz package
 	./scripts/test
 
 # What takes too long for every run: all outside suites with all their cases on every kind of mount,
-# and fsx for MINUTES. Needs root.
+# PyTorch with the Python package, and fsx for MINUTES. Needs root.
 test-long:
-	./scripts/install-deps build suites suites-long
+	./scripts/install-deps build suites suites-long bindings torch
 	$(CARGO) build --release -p espalier-cli
 	./scripts/conformance $(CONFORMANCE)
+	ESPALIER=$(TARGET)/release/espalier ./scripts/bindings --torch
 	./scripts/soak-fsx --minutes $(or $(MINUTES),60)
 
 # The outside suites, and the table of docs/conformance.md from what came out. Needs root.
@@ -102,10 +104,26 @@ UNIT = $(DESTDIR)$(PREFIX)/lib/systemd/system/espalier@.service
 # Debian's packages have vendor-completions.
 ZSH_FUNCTIONS ?= site-functions
 BINARY ?= $(TARGET)/release/espalier
+# The C library: where it was built, where it goes, and its name for the dynamic linker
+# (crates/espalier-c/build.rs).
+LIBRARIES ?= $(dir $(BINARY))
+LIBDIR ?= $(PREFIX)/lib
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+SONAME := libespalier.so.$(basename $(VERSION))
 
-install: all install-files
+install: all install-files install-library
 
 # What is built already, for packages.
+install-library:
+	install -D -m 644 $(LIBRARIES)/libespalier_c.so $(DESTDIR)$(LIBDIR)/libespalier.so.$(VERSION)
+	ln -sf libespalier.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libespalier.so
+	install -D -m 644 include/espalier-tree.h $(DESTDIR)$(PREFIX)/include/espalier-tree.h
+	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
+		packaging/pkgconfig/espalier.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc
+	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc
+
 install-files:
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/espalier
 	install -D -m 755 integrations/git-espalier/git-espalier $(DESTDIR)$(PREFIX)/bin/git-espalier
@@ -125,18 +143,20 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/git-espalier
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
 	rm -f $(SHARE)/espalier/grafana.json
+	rm -f $(DESTDIR)$(LIBDIR)/libespalier.so $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libespalier.so.$(VERSION)
+	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc $(DESTDIR)$(PREFIX)/include/espalier-tree.h
 	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1
 	rm -f $(SHARE)/man/man5/espalier.5 $(SHARE)/man/man5/espalier.toml.5
 	for name in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(SHARE)/man/man8/$$name.8; done
 
-# Packages, in target/dist-out: a static binary, a Debian package, an RPM.
-static deb rpm:
-	./scripts/install-deps build dist
+# Packages, in target/dist-out: a static binary, a Debian package, an RPM, a wheel for Python.
+static deb rpm wheel:
+	./scripts/install-deps build dist bindings
 	./scripts/package $@
 
 # All of them, with SHA-256 sums and a list of the crates that they are made of.
 dist:
-	./scripts/install-deps build dist
+	./scripts/install-deps build dist bindings
 	./scripts/package all
 
 # Two builds of the static binary, from two directories, have the same bytes; lintian has no error.

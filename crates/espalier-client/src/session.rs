@@ -341,7 +341,7 @@ fn ask_address(directory: &File) -> io::Result<Address> {
 }
 
 /// The umask of the process. It cannot be asked for without setting it, but in `/proc`.
-fn current_umask() -> u32 {
+pub fn current_umask() -> u32 {
     const USUAL: u32 = 0o022;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));

@@ -100,6 +100,11 @@ impl<'a> Write<'a> {
         self
     }
 
+    /// What is to be written.
+    pub fn item(&self) -> &NewItem<'a> {
+        &self.0
+    }
+
     fn bytes(&self) -> usize {
         let ranges = self.0.sparse.map_or(0, |(_, ranges)| ranges.bytes());
         self.0.file.path.len() + self.0.file.content.len() + self.0.xattrs.bytes() + ranges + 68

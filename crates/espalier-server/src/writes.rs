@@ -26,7 +26,7 @@ struct Placed<'f> {
 impl<'f> Placed<'f> {
     fn new(at: usize, directory: usize, name: Vec<u8>, victim: Option<NodeId>, file: &NewItem<'f>) -> Self {
         let xattrs = file.xattrs.iter().collect();
-        Self { at, directory, name, victim, file: *file, pieces: pieces(file), xattrs }
+        Self { at, directory, name, victim, file: *file, pieces: file.pieces(), xattrs }
     }
 
     fn as_request<'r>(&'r self, directory: &'r Handle) -> WriteRequest<'r>
@@ -55,19 +55,6 @@ fn new_node(kind: u32, device: u64) -> NewNode {
         libc::S_IFCHR => NewNode::CharDevice(device),
         _ => NewNode::BlockDevice(device),
     }
-}
-
-/// The pieces of content of a file with holes.
-fn pieces<'f>(file: &NewItem<'f>) -> Vec<(u64, &'f [u8])> {
-    let Some((_, ranges)) = file.sparse else { return Vec::new() };
-    let mut left = file.file.content;
-    let mut piece = |range: std::ops::Range<u64>| {
-        let length = left.len().min((range.end - range.start) as usize);
-        let (now, later) = left.split_at(length);
-        left = later;
-        (range.start, now)
-    };
-    ranges.iter().map(&mut piece).collect()
 }
 
 /// Directories that are open, each once.

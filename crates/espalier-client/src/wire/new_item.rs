@@ -70,6 +70,20 @@ impl<'a> NewItem<'a> {
         Self { file, node: None, atime: None, xattrs: XattrList::default(), sparse: None }
     }
 
+    /// The pieces of content of a file with holes, with the byte where each begins; none of another
+    /// file.
+    pub fn pieces(&self) -> Vec<(u64, &'a [u8])> {
+        let Some((_, ranges)) = self.sparse else { return Vec::new() };
+        let mut left = self.file.content;
+        let mut piece = |range: std::ops::Range<u64>| {
+            let length = left.len().min((range.end - range.start) as usize);
+            let (now, later) = left.split_at(length);
+            left = later;
+            (range.start, now)
+        };
+        ranges.iter().map(&mut piece).collect()
+    }
+
     /// True if a [`WriteItem`] says it all.
     pub fn is_plain(&self) -> bool {
         *self == Self::plain(self.file)

@@ -78,6 +78,40 @@ impl Default for Policy {
 /// [`FsErrorKind::AccessDenied`], [`FsErrorKind::Loop`] or [`FsErrorKind::NameTooLong`] if the path
 /// does not resolve, with [`FsErrorKind::Invalid`] for a path with a NUL, and with the errors of
 /// the store.
+///
+/// ```
+/// # use espalier_fs::*;
+/// # use espalier_engine::Store;
+/// # use std::sync::Arc;
+/// # let env = Arc::new(espalier_storage::SystemEnvironment::new(1));
+/// # let device = Arc::new(espalier_storage::MemoryDevice::new(64 << 20));
+/// # Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
+/// # let options = espalier_engine::OpenOptions { merge: merge_functions(), ..Default::default() };
+/// # let store = Store::open(device, env.clone(), options).unwrap();
+/// # FileSystem::format(&store, &FormatOptions::default()).unwrap();
+/// # let fs = FileSystem::open(store, env, OpenOptions::default()).unwrap();
+/// let root = Paths::new(fs).unwrap().caller(Credentials::default());
+/// let file = |path, content| WriteRequest {
+///     at: At::from(path),
+///     content: Content::Data(content),
+///     attributes: NewAttributes { mode: Some(0o600), ..Default::default() },
+/// };
+/// // Many files with one call; missing directories are made.
+/// let files = [file("/data/one", b"1"), file("/data/two", b"22")];
+/// root.write_many(&files, WriteHow::default(), &mut |batch| batch.result.is_ok());
+/// // Whole trees in one step each, and everything below a directory as one stream.
+/// root.clone_tree("/data", "/copy").unwrap();
+/// let mut found = Vec::new();
+/// root.walk("/copy", &Filter::default(), &mut |entry| {
+///     found.push((entry.path.to_vec(), entry.attr.size));
+///     true
+/// })
+/// .unwrap();
+/// assert_eq!(found, [(b"one".to_vec(), 1), (b"two".to_vec(), 2)]);
+/// // Rights are those of the caller.
+/// let other = root.with_credentials(Credentials { uid: 1000, gid: 1000, groups: vec![] });
+/// assert_eq!(other.read("/data/one").unwrap_err().kind(), FsErrorKind::AccessDenied);
+/// ```
 #[derive(Clone)]
 pub struct PathCaller {
     pub(crate) paths: Arc<Paths>,

@@ -1,0 +1,276 @@
+//! The class `Tree`, as the package's own files use it.
+
+use crate::handles::{File, Walk};
+use crate::values::{AnyPath, Entry, Stat, raised, shown};
+use espalier_tree::{
+    ImageOptions, Links, Listing, OpenHow, Owner, Piece, Rename, Result, Time, Tree as InnerTree, Write,
+    WriteFlags,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList, PyString};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+/// How long a call waits before it lets Python look at signals.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Path, content, whether it is a link; mode, owner, group and time of the last change.
+type NewFile = (AnyPath, PyBackedBytes, bool, Option<u32>, Option<u32>, Option<u32>, Option<i64>);
+/// Position, whether everything may have changed, and paths.
+type Changes<'py> = (Bound<'py, PyBytes>, bool, Vec<Bound<'py, PyString>>);
+
+/// What lies below a directory of a mount or of an image.
+#[pyclass(frozen, module = "espalier._espalier")]
+pub(crate) struct Tree(InnerTree);
+
+/// Makes an empty file system in a new image file of so many bytes.
+#[pyfunction]
+pub(crate) fn format_image(py: Python<'_>, path: AnyPath, size: u64) -> PyResult<()> {
+    let path = &path.0;
+    let made = py.detach(|| espalier_tree::format_image(OsStr::from_bytes(path), size));
+    made.map_err(|error| raised(error.of(path)))
+}
+
+fn links(follow: bool) -> Links {
+    if follow { Links::Follow } else { Links::Stay }
+}
+
+fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds.max(0.0))
+        .map_err(|error| PyValueError::new_err(format!("no time to wait: {error}")))
+}
+
+/// A list of values, and of exceptions where there are none.
+fn results<'py, T>(
+    py: Python<'py>,
+    found: Vec<Result<T>>,
+    as_object: impl Fn(T) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for result in found {
+        match result {
+            Ok(value) => list.append(as_object(value)?)?,
+            Err(error) => list.append(raised(error).into_value(py))?,
+        }
+    }
+    Ok(list)
+}
+
+impl Tree {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&InnerTree) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| call(&self.0)).map_err(raised)
+    }
+}
+
+#[pymethods]
+impl Tree {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        place: AnyPath,
+        read_only: bool,
+        memory: u64,
+        wait: f64,
+        as_root: bool,
+    ) -> PyResult<Self> {
+        let owner = if as_root { Owner::Root } else { Owner::Process };
+        let options = ImageOptions { read_only, memory_bytes: memory, owner, wait: duration(wait)? };
+        let open = || InnerTree::open(OsStr::from_bytes(place.as_ref()), &options);
+        py.detach(open).map(Self).map_err(raised)
+    }
+
+    fn stat(&self, py: Python<'_>, path: AnyPath, follow: bool) -> PyResult<Stat> {
+        self.with(py, |tree| tree.stat(path, links(follow))).map(Stat)
+    }
+
+    fn stat_many<'py>(
+        &self,
+        py: Python<'py>,
+        paths: Vec<AnyPath>,
+        follow: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let found = self.with(py, |tree| tree.stat_many(&paths, links(follow)))?;
+        results(py, found, |stat| Ok(Bound::new(py, Stat(stat))?.into_any()))
+    }
+
+    /// Parts of files: path, offset, length.
+    fn read_many<'py>(
+        &self,
+        py: Python<'py>,
+        pieces: Vec<(AnyPath, u64, u64)>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let read = self.with(py, |tree| {
+            let pieces: Vec<Piece<'_>> = pieces
+                .iter()
+                .map(|(path, offset, length)| Piece { path: &path.0, offset: *offset, length: *length })
+                .collect();
+            let mut found: Vec<Result<Vec<u8>>> = pieces.iter().map(|_| Ok(Vec::new())).collect();
+            tree.read_many(&pieces, &mut |at, data| {
+                if let Some(place) = found.get_mut(at) {
+                    *place = data.map(<[u8]>::to_vec);
+                }
+                true
+            })?;
+            Ok(found)
+        })?;
+        results(py, read, |data| Ok(PyBytes::new(py, &data).into_any()))
+    }
+
+    fn write_many<'py>(
+        &self,
+        py: Python<'py>,
+        files: Vec<NewFile>,
+        replace: bool,
+        directories: Option<u32>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let written = self.with(py, |tree| {
+            let writes: Vec<Write<'_>> = files.iter().map(as_write).collect();
+            Ok(tree.write_many(&writes, WriteFlags { replace, directories }))
+        })?;
+        results(py, written, |()| Ok(py.None().into_bound(py)))
+    }
+
+    fn walk(&self, py: Python<'_>, path: AnyPath, pattern: Option<AnyPath>, kinds: u16) -> PyResult<Walk> {
+        let listing = Listing { pattern: pattern.map(|pattern| pattern.0), kinds, ..Listing::default() };
+        self.with(py, |tree| tree.walk(path, &listing)).map(Walk::new)
+    }
+
+    fn scandir(&self, py: Python<'_>, path: AnyPath) -> PyResult<Vec<Entry>> {
+        let entries = self.with(py, |tree| tree.list(path))?;
+        entries.iter().map(|entry| Entry::of(py, entry)).collect()
+    }
+
+    fn open(
+        &self,
+        py: Python<'_>,
+        path: AnyPath,
+        access: (bool, bool),
+        create: Option<u32>,
+        exclusive: bool,
+        truncate: bool,
+    ) -> PyResult<File> {
+        let (read, write) = access;
+        let how = OpenHow { read, write, create, exclusive, truncate };
+        self.with(py, |tree| tree.open_file(path, &how)).map(File::new)
+    }
+
+    fn mkdir(&self, py: Python<'_>, path: AnyPath, mode: u32, parents: bool) -> PyResult<()> {
+        self.with(py, |tree| tree.make_directory(path, mode, parents))
+    }
+
+    fn symlink(&self, py: Python<'_>, target: AnyPath, path: AnyPath) -> PyResult<()> {
+        self.with(py, |tree| tree.symlink(target, path))
+    }
+
+    fn link(&self, py: Python<'_>, old: AnyPath, new: AnyPath) -> PyResult<()> {
+        self.with(py, |tree| tree.link(old, new))
+    }
+
+    fn unlink(&self, py: Python<'_>, path: AnyPath) -> PyResult<()> {
+        self.with(py, |tree| tree.unlink(path))
+    }
+
+    fn rmdir(&self, py: Python<'_>, path: AnyPath) -> PyResult<()> {
+        self.with(py, |tree| tree.remove_directory(path))
+    }
+
+    fn remove_tree(&self, py: Python<'_>, path: AnyPath) -> PyResult<()> {
+        self.with(py, |tree| tree.remove_tree(path))
+    }
+
+    fn clone(&self, py: Python<'_>, old: AnyPath, new: AnyPath) -> PyResult<()> {
+        self.with(py, |tree| tree.clone_tree(old, new))
+    }
+
+    fn rename(&self, py: Python<'_>, old: AnyPath, new: AnyPath, how: &str) -> PyResult<()> {
+        let how = match how {
+            "replace" => Rename::Replace,
+            "keep" => Rename::NoReplace,
+            "exchange" => Rename::Exchange,
+            _ => return Err(PyValueError::new_err("a rename is one of 'replace', 'keep' and 'exchange'")),
+        };
+        self.with(py, |tree| tree.rename(old, new, how))
+    }
+
+    fn chmod(&self, py: Python<'_>, path: AnyPath, mode: u32) -> PyResult<()> {
+        self.with(py, |tree| tree.set_mode(path, mode))
+    }
+
+    fn chown(
+        &self,
+        py: Python<'_>,
+        path: AnyPath,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> PyResult<()> {
+        self.with(py, |tree| tree.set_owner(path, uid, gid, links(follow)))
+    }
+
+    /// Sets both times; `None` is now.
+    fn utime(&self, py: Python<'_>, path: AnyPath, ns: Option<(i64, i64)>, follow: bool) -> PyResult<()> {
+        let times = ns.map_or((Time::Now, Time::Now), |(read, changed)| (Time::At(read), Time::At(changed)));
+        self.with(py, |tree| tree.set_times(path, times, links(follow)))
+    }
+
+    fn truncate(&self, py: Python<'_>, path: AnyPath, size: u64) -> PyResult<()> {
+        self.with(py, |tree| tree.truncate(path, size))
+    }
+
+    fn readlink<'py>(&self, py: Python<'py>, path: AnyPath) -> PyResult<Bound<'py, PyString>> {
+        let target = self.with(py, |tree| tree.read_link(path))?;
+        shown(py, &target)
+    }
+
+    /// Waits up to `timeout` seconds for a change, or for a signal whose handler raises.
+    fn changes<'py>(
+        &self,
+        py: Python<'py>,
+        path: AnyPath,
+        position: PyBackedBytes,
+        timeout: f64,
+    ) -> PyResult<Changes<'py>> {
+        let (begun, limit) = (Instant::now(), duration(timeout)?);
+        let mut position = position.to_vec();
+        loop {
+            let left = limit.saturating_sub(begun.elapsed()).min(SIGNAL_INTERVAL);
+            let changes = self.with(py, |tree| match left.is_zero() {
+                true => tree.changes(&path, &position),
+                false => tree.watch(&path, &position).wait(left),
+            })?;
+            if changes.everything || !changes.paths.is_empty() || begun.elapsed() >= limit {
+                let paths = changes.paths.iter().map(|path| shown(py, path)).collect::<PyResult<_>>()?;
+                return Ok((PyBytes::new(py, &changes.position), changes.everything, paths));
+            }
+            position = changes.position;
+            py.check_signals()?;
+        }
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, InnerTree::sync)
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, InnerTree::close)
+    }
+}
+
+fn as_write((path, content, is_symlink, mode, uid, gid, mtime): &NewFile) -> Write<'_> {
+    let content: &[u8] = content;
+    let mut write = if *is_symlink { Write::symlink(path, content) } else { Write::file(path, content) };
+    if let Some(mode) = mode {
+        write = write.with_mode(*mode);
+    }
+    if let Some(mtime) = mtime {
+        write = write.with_mtime(*mtime);
+    }
+    write.with_owner(*uid, *gid)
+}

@@ -1,0 +1,49 @@
+//! The calls that a place answers: a mount's through its server, an image's here.
+
+use crate::error::Result;
+use crate::file::{File, OpenHow};
+use crate::walk::Walk;
+use espalier_client::{Changes, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+use std::time::Duration;
+
+/// A change of attributes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Attribute {
+    /// The low 12 bits of the mode.
+    Mode(u32),
+    /// Owner and group; `None` stays.
+    Owner(Option<u32>, Option<u32>, Links),
+    /// The times of the last read and of the last change.
+    Times(Time, Time, Links),
+    /// The size in bytes.
+    Size(u64),
+}
+
+/// What [`Tree`](crate::Tree) passes on. Its documentation has the meanings; errors get their path
+/// there.
+pub(crate) trait Calls: Send + Sync {
+    fn stat_many(&self, paths: &[&[u8]], links: Links) -> Result<Vec<Result<Stat>>>;
+    fn read_many(
+        &self,
+        pieces: &[Piece<'_>],
+        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
+    ) -> Result<()>;
+    fn walk(&self, path: &[u8], listing: &Listing) -> Result<Walk>;
+    fn write_many(&self, files: &[Write<'_>], how: WriteFlags) -> Result<Vec<Result<()>>>;
+    fn open(&self, path: &[u8], how: &OpenHow) -> Result<File>;
+    fn make_directory(&self, path: &[u8], mode: u32, parents: bool) -> Result<()>;
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()>;
+    fn link(&self, old: &[u8], new: &[u8]) -> Result<()>;
+    fn unlink(&self, path: &[u8]) -> Result<()>;
+    fn remove_directory(&self, path: &[u8]) -> Result<()>;
+    fn remove_tree(&self, path: &[u8]) -> Result<()>;
+    fn clone_tree(&self, old: &[u8], new: &[u8]) -> Result<()>;
+    fn rename(&self, old: &[u8], new: &[u8], how: Rename) -> Result<()>;
+    fn set(&self, path: &[u8], attribute: Attribute) -> Result<()>;
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
+    /// What was changed since `position`, or until `limit` has passed.
+    fn changes(&self, path: &[u8], position: &[u8], limit: Duration) -> Result<Changes>;
+    fn sync(&self) -> Result<()>;
+    /// Makes everything durable, and lets go of the place: later calls fail.
+    fn close(&self) -> Result<()>;
+}

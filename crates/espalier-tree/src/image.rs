@@ -1,0 +1,10 @@
+//! Images that are not mounted: opened here, and the calls on their files.
+
+mod calls;
+mod opened;
+mod walk;
+
+pub(crate) use calls::ImageCalls;
+pub(crate) use opened::Opened;
+pub use opened::{ImageOptions, Owner, format_image};
+pub(crate) use walk::ImageWalk;

@@ -1,0 +1,333 @@
+//! Calls on the files of an image: the path API of the file system layer, as a client of a mount
+//! would have them.
+
+use crate::calls::{Attribute, Calls};
+use crate::error::{Error, Result};
+use crate::file::{File, OpenHow, stat_of, write_all};
+use crate::image::opened::Opened;
+use crate::image::walk::ImageWalk;
+use crate::walk::Walk;
+use espalier_client::wire::{NewItem, WriteItem};
+use espalier_client::{Changes, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+use espalier_fs::{
+    At, Caller, Content, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, NewAttributes, NewNode, Open,
+    OwnerChange, PathCaller, ReadRequest, RenameHow, SetTime, WriteHow, WriteRequest,
+};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+/// A longer file is read in parts of so many bytes.
+const READ_BYTES: u64 = 16 << 20;
+/// How often a waiting watch looks, at first and at last.
+const WATCH_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+/// The calls on an image that is open in this process.
+pub(crate) struct ImageCalls(RwLock<Opened>);
+
+impl ImageCalls {
+    pub(crate) fn new(opened: Opened) -> Self {
+        Self(RwLock::new(opened))
+    }
+
+    fn opened(&self) -> RwLockReadGuard<'_, Opened> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, call: impl FnOnce(&PathCaller) -> espalier_fs::Result<T>) -> Result<T> {
+        Ok(call(self.opened().caller()?)?)
+    }
+
+    fn changes_now(&self, path: &[u8], position: &[u8]) -> Result<Changes> {
+        let opened = self.opened();
+        let caller = opened.caller()?;
+        let directory = caller.open(path, &Open { directory: true, ..Open::default() })?;
+        let node = directory.node().ok_or_else(|| Error::new(libc::EROFS, "a snapshot does not change"))?;
+        let (uid, gid) = (caller.credentials().uid, caller.credentials().gid);
+        let found = opened.fs()?.changed_paths(node, position, &Caller { uid, gid, ..Caller::default() })?;
+        let position = found.token.into_bytes();
+        Ok(Changes { position, everything: found.everything, paths: found.paths })
+    }
+}
+
+fn links(links: Links) -> FsLinks {
+    match links {
+        Links::Follow => FsLinks::Follow,
+        Links::Stay => FsLinks::Stay,
+    }
+}
+
+fn time(time: Time) -> Option<SetTime> {
+    match time {
+        Time::Keep => None,
+        Time::Now => Some(SetTime::Now),
+        Time::At(at) => Some(SetTime::At(at)),
+    }
+}
+
+impl Calls for ImageCalls {
+    fn stat_many(&self, paths: &[&[u8]], follow: Links) -> Result<Vec<Result<Stat>>> {
+        let paths: Vec<At<'_>> = paths.iter().map(At::from).collect();
+        let found = self.with(|caller| Ok(caller.stat_many(&paths, links(follow))))?;
+        Ok(found.into_iter().map(|attr| Ok(stat_of(&attr?))).collect())
+    }
+
+    fn read_many(
+        &self,
+        pieces: &[Piece<'_>],
+        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
+    ) -> Result<()> {
+        let opened = self.opened();
+        let caller = opened.caller()?;
+        let requests: Vec<ReadRequest<'_>> = pieces.iter().map(|piece| first_part(*piece)).collect();
+        caller.read_many(&requests, &mut |at, data| {
+            let piece = pieces[at];
+            match data {
+                // The file may have more.
+                Ok(data) if data.len() as u64 == READ_BYTES && piece.length > READ_BYTES => {
+                    match read_rest(caller, piece, data) {
+                        Ok(all) => each(at, Ok(&all)),
+                        Err(error) => each(at, Err(error.into())),
+                    }
+                }
+                Ok(data) => each(at, Ok(data)),
+                Err(error) => each(at, Err(error.into())),
+            }
+        });
+        Ok(())
+    }
+
+    fn walk(&self, path: &[u8], listing: &Listing) -> Result<Walk> {
+        let opened = self.opened();
+        Ok(Walk::of_image(ImageWalk::begin(opened.caller()?, path, listing)?, path))
+    }
+
+    fn write_many(&self, files: &[Write<'_>], how: WriteFlags) -> Result<Vec<Result<()>>> {
+        let opened = self.opened();
+        let caller = opened.caller()?;
+        let mut results: Vec<Result<()>> = files.iter().map(|_| Ok(())).collect();
+        let is_large = |file: &Write<'_>| file.item().file.content.len() as u64 > MAX_NEW_FILE_BYTES;
+        let small: Vec<usize> = (0..files.len()).filter(|at| !is_large(&files[*at])).collect();
+        let new: Vec<New<'_>> = small.iter().map(|at| New::of(files[*at].item())).collect();
+        let requests: Vec<WriteRequest<'_>> = new.iter().map(New::as_request).collect();
+        let fs_how = WriteHow { replace: how.replace, directories: how.directories };
+        caller.write_many(&requests, fs_how, &mut |batch| {
+            for at in batch.files {
+                results[small[*at]] = batch.result.clone().map_err(Error::from);
+            }
+            true
+        });
+        for (at, file) in files.iter().enumerate().filter(|(_, file)| is_large(file)) {
+            results[at] = write_large(caller, file.item(), how);
+        }
+        Ok(results)
+    }
+
+    fn open(&self, path: &[u8], how: &OpenHow) -> Result<File> {
+        let OpenHow { read, write, create, exclusive, truncate } = *how;
+        let how = Open { read, write, create, exclusive, truncate, ..Open::default() };
+        let handle = self.with(|caller| caller.open(path, &how))?;
+        Ok(File::of_image(handle))
+    }
+
+    fn make_directory(&self, path: &[u8], mode: u32, parents: bool) -> Result<()> {
+        self.with(|caller| match parents {
+            true => make_directories(caller, path, mode),
+            false => caller.mkdir(path, mode),
+        })
+    }
+
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        self.with(|caller| caller.symlink(target, path))
+    }
+
+    fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        self.with(|caller| caller.link(old, new, FsLinks::Stay))
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.with(|caller| caller.unlink(path))
+    }
+
+    fn remove_directory(&self, path: &[u8]) -> Result<()> {
+        self.with(|caller| caller.rmdir(path))
+    }
+
+    fn remove_tree(&self, path: &[u8]) -> Result<()> {
+        self.with(|caller| caller.remove_tree(path))
+    }
+
+    fn clone_tree(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        self.with(|caller| caller.clone_tree(old, new))
+    }
+
+    fn rename(&self, old: &[u8], new: &[u8], how: Rename) -> Result<()> {
+        let how = match how {
+            Rename::Replace => RenameHow::Replace,
+            Rename::NoReplace => RenameHow::NoReplace,
+            Rename::Exchange => RenameHow::Exchange,
+        };
+        self.with(|caller| caller.rename(old, new, how))
+    }
+
+    fn set(&self, path: &[u8], attribute: Attribute) -> Result<()> {
+        self.with(|caller| match attribute {
+            Attribute::Mode(mode) => caller.chmod(path, mode, FsLinks::Follow),
+            Attribute::Owner(uid, gid, follow) => caller.chown(path, OwnerChange { uid, gid }, links(follow)),
+            Attribute::Times(read, changed, follow) => {
+                caller.set_times(path, (time(read), time(changed)), links(follow))
+            }
+            Attribute::Size(size) => caller.truncate(path, size),
+        })
+    }
+
+    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.with(|caller| caller.read_link(path))
+    }
+
+    fn changes(&self, path: &[u8], position: &[u8], limit: Duration) -> Result<Changes> {
+        let begun = Instant::now();
+        let (mut interval, longest) = WATCH_INTERVALS;
+        loop {
+            let changes = self.changes_now(path, position)?;
+            let left = limit.saturating_sub(begun.elapsed());
+            if changes.everything || !changes.paths.is_empty() || left.is_zero() {
+                return Ok(changes);
+            }
+            std::thread::sleep(interval.min(left));
+            interval = (interval * 2).min(longest);
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.opened().fs()?.syncfs()?)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).close()
+    }
+}
+
+fn first_part(piece: Piece<'_>) -> ReadRequest<'_> {
+    let end = piece.offset.saturating_add(piece.length.min(READ_BYTES));
+    ReadRequest { at: At::from(piece.path), range: Some(piece.offset..end) }
+}
+
+/// All of a part of which `first` was read.
+fn read_rest(caller: &PathCaller, piece: Piece<'_>, first: &[u8]) -> espalier_fs::Result<Vec<u8>> {
+    let file = caller.open(piece.path, &Open::read())?;
+    let end = piece.offset.saturating_add(piece.length).min(file.stat()?.size);
+    let mut all = first.to_vec();
+    loop {
+        let at = piece.offset.saturating_add(all.len() as u64);
+        let length = end.saturating_sub(at).min(READ_BYTES) as usize;
+        let begin = all.len();
+        all.resize(begin + length, 0);
+        let read = file.read_at(at, &mut all[begin..])?;
+        all.truncate(begin + read);
+        if read == 0 {
+            return Ok(all);
+        }
+    }
+}
+
+/// A file that is to be made, with its lists taken apart.
+struct New<'f> {
+    item: NewItem<'f>,
+    pieces: Vec<(u64, &'f [u8])>,
+    xattrs: Vec<(&'f [u8], &'f [u8])>,
+}
+
+impl<'f> New<'f> {
+    fn of(item: &NewItem<'f>) -> Self {
+        Self { item: *item, pieces: item.pieces(), xattrs: item.xattrs.iter().collect() }
+    }
+
+    fn as_request(&self) -> WriteRequest<'_> {
+        let NewItem { file, node, atime, sparse, .. } = self.item;
+        let content = match (node, sparse) {
+            (Some((libc::S_IFIFO, _)), _) => Content::Node(NewNode::Fifo),
+            (Some((libc::S_IFSOCK, _)), _) => Content::Node(NewNode::Socket),
+            (Some((libc::S_IFCHR, device)), _) => Content::Node(NewNode::CharDevice(device)),
+            (Some((_, device)), _) => Content::Node(NewNode::BlockDevice(device)),
+            (None, Some((size, _))) => Content::Sparse { size, pieces: &self.pieces },
+            (None, None) if file.is_symlink => Content::Symlink(file.content),
+            (None, None) => Content::Data(file.content),
+        };
+        let owner = OwnerChange { uid: file.uid, gid: file.gid };
+        let mode = file.mode.filter(|_| !file.is_symlink);
+        let attributes = NewAttributes { mode, owner, atime, mtime: file.mtime, xattrs: &self.xattrs };
+        WriteRequest { at: At::from(file.path), content, attributes }
+    }
+}
+
+/// Writes a file that does not fit into a batch beside its place, and renames it.
+fn write_large(caller: &PathCaller, new: &NewItem<'_>, how: WriteFlags) -> Result<()> {
+    let file = &new.file;
+    if file.is_symlink {
+        return Err(Error::new(libc::ENAMETOOLONG, "the target of a link is too long"));
+    }
+    let above = &file.path[..file.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1)];
+    let mut random = [0; 8];
+    // Without a random number the name may be that of another attempt, which it replaces.
+    let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+    let name = format!(".espalier-{:016x}", u64::from_ne_bytes(random));
+    let beside = [above, name.as_bytes()].concat();
+    let empty = NewItem { file: WriteItem { path: &beside, content: b"", ..*file }, sparse: None, ..*new };
+    let mut made = Ok(());
+    let fs_how = WriteHow { replace: true, directories: how.directories };
+    caller.write_many(&[New::of(&empty).as_request()], fs_how, &mut |batch| {
+        made = batch.result;
+        true
+    });
+    made?;
+    let written = fill(caller, &beside, new).and_then(|()| {
+        let how = if how.replace { RenameHow::Replace } else { RenameHow::NoReplace };
+        caller.rename(&beside, file.path, how)
+    });
+    if written.is_err() {
+        // The first error is the one that matters.
+        let _ = caller.unlink(&beside);
+    }
+    Ok(written?)
+}
+
+fn fill(caller: &PathCaller, beside: &[u8], new: &NewItem<'_>) -> espalier_fs::Result<()> {
+    let file = &new.file;
+    let open = caller.open(beside, &Open { write: true, ..Open::default() })?;
+    match new.sparse {
+        None => write_all(&open, 0, file.content)?,
+        Some((size, _)) => {
+            new.pieces().into_iter().try_for_each(|(at, piece)| write_all(&open, at, piece))?;
+            caller.truncate(open.itself(), size)?;
+        }
+    }
+    if let Some(mode) = file.mode {
+        // Writing has taken set-id bits away.
+        caller.chmod(open.itself(), mode, FsLinks::Stay)?;
+    }
+    let times = (new.atime.map(SetTime::At), file.mtime.map(SetTime::At));
+    if times.0.is_some() || times.1.is_some() {
+        caller.set_times(open.itself(), times, FsLinks::Stay)?;
+    }
+    Ok(())
+}
+
+/// Makes a directory with those above it that are missing, all with this mode; one that is there is
+/// no error. As the server of a mount does it, up to the error for a file in the way.
+fn make_directories(caller: &PathCaller, path: &[u8], mode: u32) -> espalier_fs::Result<()> {
+    let is_directory = |path: &[u8]| {
+        let found = caller.stat(path, FsLinks::Follow);
+        found.is_ok_and(|attr| attr.kind == espalier_fs::FileKind::Directory)
+    };
+    if is_directory(path) {
+        return Ok(());
+    }
+    let slashes = (1..path.len()).filter(|at| path[*at] == b'/' && path[at - 1] != b'/');
+    for end in slashes.chain([path.len()]) {
+        match caller.mkdir(&path[..end], mode) {
+            Err(error) if error.kind() == FsErrorKind::Exists && is_directory(&path[..end]) => {}
+            made => made?,
+        }
+    }
+    Ok(())
+}

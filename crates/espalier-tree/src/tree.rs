@@ -1,0 +1,374 @@
+//! A tree: the calls on what lies below a directory, with their paths in their errors.
+
+use crate::calls::{Attribute, Calls};
+use crate::error::{Error, Result};
+use crate::file::{File, OpenHow};
+use crate::image::ImageOptions;
+use crate::located::{Located, Place};
+use crate::processes::Processes;
+use crate::walk::Walk;
+use espalier_client::{Changes, Entry, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+use std::path::Path;
+use std::time::Duration;
+
+/// What lies below a directory of a mount, or of an image that is not mounted.
+///
+/// Calls may come from several threads; on a mount those of one tree come one after the other, so
+/// threads that shall not wait for each other have a tree each. After `fork` the child's first call
+/// opens the place anew; an image that the parent writes cannot be used by the child.
+///
+/// All calls fail with the numbers of Linux for their paths: ENOENT, ENOTDIR, EACCES, ELOOP,
+/// ENAMETOOLONG (a path has up to 1 MiB), EINVAL for a NUL. On a mount any call may fail with
+/// ECONNRESET if the server went away ([`Error::is_uncertain`]), and with ENOTCONN if there is
+/// none.
+pub struct Tree(Processes);
+
+/// A watch of a directory; see [`Tree::watch`].
+pub struct Watch<'t> {
+    tree: &'t Tree,
+    path: Vec<u8>,
+    position: Vec<u8>,
+}
+
+impl Tree {
+    /// Opens a place: a directory in a mount; an image that is not mounted, `IMAGE`; or a directory
+    /// in one, `IMAGE:/DIRECTORY`. `options` are for images.
+    ///
+    /// # Errors
+    /// ENOENT and ENOTDIR for what is neither; as for [`Tree::at`]. Of an image: EACCES; EBUSY if
+    /// another process has it open, as the server of a mount has; EIO if it is none, or damaged.
+    pub fn open(place: impl AsRef<Path>, options: &ImageOptions) -> Result<Self> {
+        let place = place.as_ref();
+        let open = || match Place::of(place)? {
+            Place::Directory(path) => {
+                use rustix::fs::{Mode, OFlags};
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let directory = rustix::fs::open(&path, flags, Mode::empty());
+                Self::at(directory.map_err(std::io::Error::from)?.into())
+            }
+            Place::Image(path, inside) => {
+                let path = path.canonicalize()?;
+                Processes::open(Located::Image(path, inside, options.clone())).map(Self)
+            }
+        };
+        open().map_err(|error| error.of(place.as_os_str().as_encoded_bytes()))
+    }
+
+    /// Opens what lies below an open directory of a mount.
+    ///
+    /// # Errors
+    /// ENOTTY if it lies in no mount of Espalier, EXDEV in a snapshot; EOPNOTSUPP if the server
+    /// takes no clients; EACCES or EPERM if not this one (`docs/protocol.md`, "Rights").
+    pub fn at(directory: std::fs::File) -> Result<Self> {
+        Processes::open(Located::Mount(directory)).map(Self)
+    }
+
+    fn on<T>(&self, path: &[u8], call: impl FnOnce(&dyn Calls) -> Result<T>) -> Result<T> {
+        self.0.calls().and_then(call).map_err(|error| error.of(path))
+    }
+
+    /// The attributes of a file.
+    ///
+    /// # Errors
+    /// Those of `stat`.
+    pub fn stat(&self, path: impl AsRef<[u8]>, links: Links) -> Result<Stat> {
+        let mut all = self.stat_many(&[path.as_ref()], links)?;
+        all.pop().unwrap_or_else(|| Err(Error::new(libc::EPROTO, "an answer for no file")))
+    }
+
+    /// The attributes of many files, in the order in which they were asked for, each of an instant
+    /// of its own and with a result of its own.
+    ///
+    /// # Errors
+    /// If no file can be asked for. Of each: those of `stat`.
+    pub fn stat_many<P: AsRef<[u8]>>(&self, paths: &[P], links: Links) -> Result<Vec<Result<Stat>>> {
+        let paths: Vec<&[u8]> = paths.iter().map(AsRef::as_ref).collect();
+        let found = self.0.calls()?.stat_many(&paths, links)?;
+        Ok(found.into_iter().zip(paths).map(|(stat, path)| stat.map_err(|error| error.of(path))).collect())
+    }
+
+    /// Reads parts of many files, in the order in which it is fastest, until `each` returns false.
+    /// It gets the place of a part among the others, and what was read; a file that ends sooner
+    /// gives less. It makes no calls on this tree itself.
+    ///
+    /// # Errors
+    /// If nothing can be asked for. Of each part: those of `open` and `read`.
+    pub fn read_many(
+        &self,
+        pieces: &[Piece<'_>],
+        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
+    ) -> Result<()> {
+        self.0.calls()?.read_many(pieces, &mut |at, data| {
+            each(at, data.map_err(|error| pieces.get(at).map_or(error.clone(), |piece| error.of(piece.path))))
+        })
+    }
+
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// Those of `open` and `read`.
+    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let mut found = Err(Error::new(libc::EPROTO, "an answer for no file").of(path));
+        self.read_many(&[Piece { path, offset: 0, length: u64::MAX }], &mut |_, data| {
+            found = data.map(<[u8]>::to_vec);
+            true
+        })?;
+        found
+    }
+
+    /// Everything below a directory that `listing` lets through, of one instant. Links are not
+    /// followed, snapshots not shown. Directories that are closed to the caller are given whatever
+    /// `listing` says.
+    ///
+    /// # Errors
+    /// ENOTDIR; EACCES unless the caller may list and search the directory. Of an entry: on a mount
+    /// ETIMEDOUT if the walk was left alone for a minute, ECONNRESET if the server went away.
+    pub fn walk(&self, path: impl AsRef<[u8]>, listing: &Listing) -> Result<Walk> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.walk(path, listing))
+    }
+
+    /// The entries of a directory with their attributes, of one instant, in the order of their
+    /// names; paths are the names.
+    ///
+    /// # Errors
+    /// As for [`Tree::walk`].
+    pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        // The entries of a directory come before all that lies below its subdirectories.
+        for entry in self.walk(path, &Listing::default())? {
+            let entry = entry?;
+            if entry.path.contains(&b'/') {
+                break;
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    /// Makes many files, or replaces what has their names; each has a result of its own, in the
+    /// order in which they were given. Files of one directory are written together, in batches of
+    /// which each takes effect as a whole: each file is seen with all of its content and attributes
+    /// or not at all, also after a crash. Missing directories are made. What is larger than a batch
+    /// (1 MiB on a mount, 4 MiB in an image) is written beside its place, under a name that begins
+    /// with `.espalier-`, and renamed to it.
+    ///
+    /// # Errors
+    /// Of each file: those of `open`, `write` and `rename`.
+    pub fn write_many(&self, files: &[Write<'_>], how: WriteFlags) -> Vec<Result<()>> {
+        match self.0.calls().and_then(|calls| calls.write_many(files, how)) {
+            Ok(results) => {
+                let of = |(result, file): (Result<()>, &Write<'_>)| {
+                    result.map_err(|error| error.of(file.item().file.path))
+                };
+                results.into_iter().zip(files).map(of).collect()
+            }
+            Err(error) => files.iter().map(|file| Err(error.clone().of(file.item().file.path))).collect(),
+        }
+    }
+
+    /// Makes a file with this content, or replaces it: it is seen with all of its content or not at
+    /// all.
+    ///
+    /// # Errors
+    /// As for [`Tree::write_many`].
+    pub fn write(&self, path: impl AsRef<[u8]>, content: &[u8]) -> Result<()> {
+        let flags = WriteFlags { replace: true, directories: None };
+        self.write_many(&[Write::file(path.as_ref(), content)], flags).into_iter().collect()
+    }
+
+    /// Opens a regular file, or a directory to read its attributes.
+    ///
+    /// # Errors
+    /// Those of `open`; ENXIO for devices, pipes and sockets of an image.
+    pub fn open_file(&self, path: impl AsRef<[u8]>, how: &OpenHow) -> Result<File> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.open(path, how))
+    }
+
+    /// Makes a directory; with `parents` also those above that are missing, with the same mode, and
+    /// then without an error if it is there.
+    ///
+    /// # Errors
+    /// Those of `mkdir`.
+    pub fn make_directory(&self, path: impl AsRef<[u8]>, mode: u32, parents: bool) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.make_directory(path, mode, parents))
+    }
+
+    /// Makes a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// Those of `symlink`.
+    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.symlink(target.as_ref(), path))
+    }
+
+    /// Gives the file at `old` another name.
+    ///
+    /// # Errors
+    /// Those of `link`.
+    pub fn link(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
+        let old = old.as_ref();
+        self.on(old, |calls| calls.link(old, new.as_ref()))
+    }
+
+    /// Removes a name of a file.
+    ///
+    /// # Errors
+    /// Those of `unlink`.
+    pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.unlink(path))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Those of `rmdir`.
+    pub fn remove_directory(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.remove_directory(path))
+    }
+
+    /// Removes a directory with everything below, in one step.
+    ///
+    /// # Errors
+    /// Those of `rmdir`; EPERM if the caller is not root, and something there is not its own.
+    pub fn remove_tree(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.remove_tree(path))
+    }
+
+    /// Makes `new` a clone of what is at `old` with everything below, in one step that copies
+    /// nothing.
+    ///
+    /// # Errors
+    /// Those of `mkdir` for `new`; EPERM if the caller is not root, and not all of `old` is its
+    /// own.
+    pub fn clone_tree(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
+        let old = old.as_ref();
+        self.on(old, |calls| calls.clone_tree(old, new.as_ref()))
+    }
+
+    /// Moves what is at `old` to `new`.
+    ///
+    /// # Errors
+    /// Those of `renameat2`.
+    pub fn rename(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>, how: Rename) -> Result<()> {
+        let old = old.as_ref();
+        self.on(old, |calls| calls.rename(old, new.as_ref(), how))
+    }
+
+    fn set(&self, path: &[u8], attribute: Attribute) -> Result<()> {
+        self.on(path, |calls| calls.set(path, attribute))
+    }
+
+    /// Sets the mode: the low 12 bits.
+    ///
+    /// # Errors
+    /// Those of `chmod`.
+    pub fn set_mode(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        self.set(path.as_ref(), Attribute::Mode(mode))
+    }
+
+    /// Sets owner and group; `None` leaves as it is.
+    ///
+    /// # Errors
+    /// Those of `chown`.
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<[u8]>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        links: Links,
+    ) -> Result<()> {
+        self.set(path.as_ref(), Attribute::Owner(uid, gid, links))
+    }
+
+    /// Sets the times of the last read and of the last change of the content.
+    ///
+    /// # Errors
+    /// Those of `utimensat`.
+    pub fn set_times(
+        &self,
+        path: impl AsRef<[u8]>,
+        (read, changed): (Time, Time),
+        links: Links,
+    ) -> Result<()> {
+        self.set(path.as_ref(), Attribute::Times(read, changed, links))
+    }
+
+    /// Gives a file `size` bytes.
+    ///
+    /// # Errors
+    /// Those of `truncate`.
+    pub fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> Result<()> {
+        self.set(path.as_ref(), Attribute::Size(size))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// Those of `readlink`.
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.read_link(path))
+    }
+
+    /// What was changed below a directory since `position`, which is that of an earlier answer, or
+    /// empty. The answer may tell too much, never too little: changes of the last second may be
+    /// told again, and a position that is not known any more is answered with "everything", like
+    /// the first two questions about a directory.
+    ///
+    /// # Errors
+    /// EPERM if the caller is not root, and not everything below is its own; EROFS.
+    pub fn changes(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Changes> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.changes(path, position, Duration::ZERO))
+    }
+
+    /// Watches a directory with everything below from `position` on, however long ago that was.
+    pub fn watch(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Watch<'_> {
+        Watch { tree: self, path: path.as_ref().to_vec(), position: position.to_vec() }
+    }
+
+    /// Makes everything durable that was done so far; on a mount, by any program.
+    ///
+    /// # Errors
+    /// EIO if the device fails.
+    pub fn sync(&self) -> Result<()> {
+        self.0.calls()?.sync()
+    }
+
+    /// Ends the use of the place; later calls fail with EBADF. An image is made durable and let go
+    /// of (when its open files and walks have ended too). Dropping the tree does that as well, but
+    /// without a word of what fails.
+    ///
+    /// # Errors
+    /// EIO if the device of an image fails: what was not synced before may be lost.
+    pub fn close(&self) -> Result<()> {
+        // A child of fork that has not used it has nothing to end.
+        self.0.opened().map_or(Ok(()), |calls| calls.close())
+    }
+}
+
+impl Watch<'_> {
+    /// Where the watch has come to.
+    pub fn position(&self) -> &[u8] {
+        &self.position
+    }
+
+    /// Waits until something is changed, and says what; an empty answer after `limit`.
+    ///
+    /// # Errors
+    /// As for [`Tree::changes`].
+    pub fn wait(&mut self, limit: Duration) -> Result<Changes> {
+        let (path, position) = (&self.path, &self.position);
+        let changes = self.tree.on(path, |calls| calls.changes(path, position, limit))?;
+        self.position.clone_from(&changes.position);
+        Ok(changes)
+    }
+}

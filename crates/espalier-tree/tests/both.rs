@@ -1,0 +1,223 @@
+//! The same calls on a mount and on an image, with the same results: the mount's server against the
+//! library. Needs root and FUSE.
+
+#[path = "../../espalier-server/tests/common/mod.rs"]
+mod common;
+
+use common::{Mounted, serve_if_asked};
+use espalier_tree::{
+    Error, ImageOptions, Links, Listing, OpenHow, Piece, Rename, Time, Tree, Write, WriteFlags, format_image,
+};
+use std::fmt::Debug;
+use std::time::Duration;
+
+#[test]
+fn serves_when_asked() {
+    serve_if_asked();
+}
+
+/// Both trees, and what came out of the calls on each.
+struct Both {
+    trees: [Tree; 2],
+    calls: usize,
+}
+
+impl Both {
+    /// Makes a call on both; results and errors must be equal.
+    #[track_caller]
+    fn same<T: PartialEq + Debug>(&mut self, call: impl Fn(&Tree) -> Result<T, Error>) -> Result<T, i32> {
+        let [mounted, image] = self
+            .trees
+            .each_ref()
+            .map(|tree| call(tree).map_err(|error| (error.errno(), error.path().map(<[u8]>::to_vec))));
+        assert_eq!(mounted, image, "call {}", self.calls);
+        self.calls += 1;
+        image.map_err(|(errno, _)| errno)
+    }
+}
+
+/// What does not depend on when and where.
+fn lasting(stat: &espalier_tree::Stat) -> (u32, u32, u32, u32, u64) {
+    (stat.mode, stat.nlink, stat.uid, stat.gid, stat.size)
+}
+
+#[test]
+fn mount_and_image_give_the_same_results() {
+    let mounted = Mounted::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    format_image(&image, 128 << 20).unwrap();
+    let options = ImageOptions::default();
+    let trees = [Tree::open(mounted.path(), &options).unwrap(), Tree::open(&image, &options).unwrap()];
+    let mut both = Both { trees, calls: 0 };
+    changes_of_names(&mut both);
+    many_files(&mut both);
+    open_files(&mut both);
+    feeds(&mut both);
+    for tree in &both.trees {
+        tree.sync().unwrap();
+        tree.close().unwrap();
+        assert_eq!(tree.stat(".", Links::Follow).unwrap_err().errno(), libc::EBADF);
+    }
+    drop(both);
+    mounted.end();
+}
+
+fn changes_of_names(both: &mut Both) {
+    both.same(|tree| tree.make_directory("a/b/c", 0o755, true)).unwrap();
+    both.same(|tree| tree.make_directory("a/b/c/", 0o755, true)).unwrap();
+    assert_eq!(both.same(|tree| tree.make_directory("a/b", 0o755, false)), Err(libc::EEXIST));
+    assert_eq!(both.same(|tree| tree.make_directory("x/y", 0o755, false)), Err(libc::ENOENT));
+    both.same(|tree| tree.symlink("b/c", "a/link")).unwrap();
+    assert_eq!(both.same(|tree| tree.make_directory("a/link/d/e", 0o700, true)), Ok(()));
+    assert_eq!(both.same(|tree| tree.read_link("a/link")), Ok(b"b/c".to_vec()));
+    assert_eq!(both.same(|tree| tree.read_link("a")), Err(libc::EINVAL));
+    both.same(|tree| tree.write("a/file", b"content")).unwrap();
+    assert_eq!(both.same(|tree| tree.make_directory("a/file/d", 0o700, true)), Err(libc::EEXIST));
+    both.same(|tree| tree.link("a/file", "a/name")).unwrap();
+    both.same(|tree| tree.set_mode("a/file", 0o4751)).unwrap();
+    both.same(|tree| tree.set_owner("a/file", Some(5), None, Links::Follow)).unwrap();
+    both.same(|tree| tree.set_times("a/file", (Time::At(3), Time::At(-7)), Links::Follow)).unwrap();
+    both.same(|tree| tree.truncate("a/file", 3)).unwrap();
+    both.same(|tree| tree.stat("a/name", Links::Follow).map(|stat| lasting(&stat))).unwrap();
+    both.same(|tree| tree.clone_tree("a", "z")).unwrap();
+    assert_eq!(both.same(|tree| tree.clone_tree("a", "z")), Err(libc::EEXIST));
+    assert_eq!(both.same(|tree| tree.rename("a", "z", Rename::NoReplace)), Err(libc::EEXIST));
+    both.same(|tree| tree.rename("a/file", "z/name", Rename::Exchange)).unwrap();
+    both.same(|tree| tree.rename("z/name", "z/moved", Rename::Replace)).unwrap();
+    assert_eq!(both.same(|tree| tree.remove_directory("z")), Err(libc::ENOTEMPTY));
+    both.same(|tree| tree.unlink("z/link")).unwrap();
+    assert_eq!(both.same(|tree| tree.unlink("z/b")), Err(libc::EISDIR));
+    let walk = |tree: &Tree| {
+        let found = tree.walk(".", &Listing::default())?;
+        found
+            .map(|entry| entry.map(|entry| (entry.path, lasting(&entry.stat))))
+            .collect::<Result<Vec<_>, _>>()
+    };
+    assert!(both.same(walk).unwrap().len() > 10);
+    let list =
+        |tree: &Tree| tree.list("z").map(|all| all.into_iter().map(|entry| entry.path).collect::<Vec<_>>());
+    assert_eq!(both.same(list), Ok(vec![b"b".to_vec(), b"file".to_vec(), b"moved".to_vec()]));
+    both.same(|tree| tree.remove_tree("z")).unwrap();
+    assert_eq!(both.same(|tree| tree.remove_tree("z")), Err(libc::ENOENT));
+    for path in ["", "a\0b", "../../a/b", "a/link/", "a/file/", "a/b/..", "/", "a//b", "./a"] {
+        let _ = both.same(|tree| tree.stat(path, Links::Stay).map(|stat| lasting(&stat)));
+        let _ = both.same(|tree| tree.make_directory(path, 0o755, false));
+        let _ = both.same(|tree| tree.unlink(path));
+        let _ = both.same(|tree| tree.open_file(path, &OpenHow::read()).map(drop));
+    }
+    let long = "d/".repeat(1000);
+    assert_eq!(both.same(|tree| tree.stat(&long, Links::Follow).map(drop)), Err(libc::ENOENT));
+    let long = "n".repeat(256);
+    assert_eq!(both.same(|tree| tree.stat(&long, Links::Follow).map(drop)), Err(libc::ENAMETOOLONG));
+}
+
+fn many_files(both: &mut Both) {
+    // Around the lengths at which files do not fit into one message or batch any more.
+    let lengths = [0, 1, 4095, 4096, 70_000, (1 << 20) - 200, 1 << 20, (4 << 20) + 1, (17 << 20) + 5];
+    let content: Vec<u8> = (0..18 << 20).map(|n: u32| (n % 251) as u8).collect();
+    let names: Vec<String> = (0..lengths.len()).map(|n| format!("m/d{}/f{n}", n % 3)).collect();
+    let files: Vec<Write<'_>> =
+        names.iter().zip(lengths).map(|(name, length)| Write::file(name, &content[..length])).collect();
+    let write = |tree: &Tree| tree.write_many(&files, WriteFlags::default()).into_iter().collect();
+    both.same::<Vec<()>>(write).unwrap();
+    let sizes = |tree: &Tree| {
+        let found = tree.stat_many(&names, Links::Follow)?;
+        found.into_iter().map(|stat| stat.map(|stat| stat.size as usize)).collect::<Result<Vec<_>, _>>()
+    };
+    assert_eq!(both.same(sizes), Ok(lengths.to_vec()));
+    let ends = [(0, u64::MAX), (1, 3), (4090, 10), (1 << 20, 1 << 20), ((16 << 20) - 1, u64::MAX)];
+    for (name, length) in names.iter().zip(lengths) {
+        for (offset, most) in ends {
+            let piece = Piece { path: name.as_bytes(), offset, length: most };
+            let mut found = Vec::new();
+            let begin = (offset as usize).min(length);
+            let expected = &content[begin..length.min(begin + most.min(1 << 40) as usize)];
+            for tree in &both.trees {
+                tree.read_many(&[piece], &mut |_, data| {
+                    found.push(data.unwrap() == expected);
+                    true
+                })
+                .unwrap();
+            }
+            assert_eq!(found, [true, true], "{name} at {offset}");
+        }
+    }
+    let bad = [Write::file("m/d0/f0/x", "1"), Write::file("m", "1"), Write::file("m/new", "1")];
+    let write = |tree: &Tree| {
+        let results = tree.write_many(&bad, WriteFlags { replace: false, ..Default::default() });
+        Ok(results.into_iter().map(|result| result.err().map(|error| error.errno())).collect::<Vec<_>>())
+    };
+    let results = both.same(write).unwrap();
+    assert_eq!((results[0], results[2]), (Some(libc::ENOTDIR), None));
+    assert!(results[1].is_some());
+    let mut calls = 0;
+    let piece = Piece { path: b"m/new", offset: 0, length: 9 };
+    both.trees[1]
+        .read_many(&[piece; 5], &mut |_, _| {
+            calls += 1;
+            calls < 2
+        })
+        .unwrap();
+    assert_eq!(calls, 2, "reading ends when it is told to");
+}
+
+fn open_files(both: &mut Both) {
+    for how in [OpenHow::create(0o640), OpenHow { exclusive: true, ..OpenHow::create(0o600) }] {
+        let _ = both.same(|tree| tree.open_file("o", &how)?.stat().map(|stat| lasting(&stat)));
+    }
+    let work = |tree: &Tree| {
+        let file = tree.open_file("o", &OpenHow::write())?;
+        tree.rename("o", "p", Rename::Replace)?;
+        file.write_at(5, b"hello")?;
+        file.truncate(9)?;
+        file.sync()?;
+        let mut out = [9; 12];
+        let read = file.read_at(3, &mut out)?;
+        Ok((read, out, file.stat().map(|stat| lasting(&stat))?, file.read_at(9, &mut [0])?))
+    };
+    assert_eq!(both.same(work).unwrap().0, 6);
+    let write = |tree: &Tree| tree.open_file("p", &OpenHow::read())?.write_at(0, b"x");
+    assert_eq!(both.same(write), Err(libc::EBADF));
+    let only_write = OpenHow { write: true, ..OpenHow::default() };
+    let read = |tree: &Tree| tree.open_file("p", &only_write)?.read_at(0, &mut [0]);
+    assert_eq!(both.same(read), Err(libc::EBADF));
+    assert_eq!(both.same(|tree| tree.open_file(".", &OpenHow::write()).map(drop)), Err(libc::EISDIR));
+}
+
+fn feeds(both: &mut Both) {
+    for tree in &both.trees {
+        let first = tree.changes("m", b"").unwrap();
+        assert!(first.everything);
+        let second = tree.changes("m", &first.position).unwrap();
+        tree.write("m/changed", b"1").unwrap();
+        let mut watch = tree.watch("m", &second.position);
+        let told = watch.wait(Duration::from_secs(60)).unwrap();
+        assert!(told.everything || told.paths.contains(&b"changed".to_vec()), "{told:?}");
+        assert_eq!(tree.changes("m/changed", b"").unwrap_err().errno(), libc::ENOTDIR);
+    }
+}
+
+#[test]
+fn an_image_has_one_writer_or_several_readers() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    format_image(&image, 64 << 20).unwrap();
+    assert_eq!(format_image(&image, 64 << 20).unwrap_err().errno(), libc::EEXIST);
+    let now = ImageOptions { wait: Duration::ZERO, ..ImageOptions::default() };
+    let reading = ImageOptions { read_only: true, ..now.clone() };
+    let tree = Tree::open(&image, &now).unwrap();
+    tree.write("a", b"1").unwrap();
+    for options in [&now, &reading] {
+        assert_eq!(Tree::open(&image, options).err().map(|error| error.errno()), Some(libc::EBUSY));
+    }
+    // Without a word, dropping it closes it.
+    drop(tree);
+    let [first, second] = [(), ()].map(|()| Tree::open(&image, &reading).unwrap());
+    assert_eq!((first.read("a").unwrap(), second.read("a").unwrap()), (b"1".to_vec(), b"1".to_vec()));
+    assert_eq!(first.write("b", b"").unwrap_err().errno(), libc::EROFS);
+    // A walk goes on after its tree was dropped.
+    let mut walk = first.walk("/", &Listing::default()).unwrap();
+    drop(first);
+    assert_eq!(walk.next().unwrap().map(|entry| entry.path).unwrap_or_default(), b"a");
+}
