@@ -184,13 +184,9 @@ impl Client {
     fn fill(&self, path: &[u8], new: &NewItem<'_>) -> Result<()> {
         match new.sparse {
             None => self.write_at(path, new.file.content, 0, None, false)?,
-            Some((size, ranges)) => {
-                let mut left = new.file.content;
-                for range in ranges.iter() {
-                    let length = (range.end - range.start).min(left.len() as u64) as usize;
-                    let (now, later) = left.split_at(length);
-                    self.write_at(path, now, range.start, None, false)?;
-                    left = later;
+            Some((size, _)) => {
+                for (at, piece) in new.pieces() {
+                    self.write_at(path, piece, at, None, false)?;
                 }
                 self.truncate(path, size)?;
             }

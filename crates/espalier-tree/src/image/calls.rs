@@ -12,6 +12,7 @@ use espalier_client::{Changes, Links, Listing, Piece, Rename, Stat, Time, Write,
 use espalier_fs::{
     At, Caller, Content, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, NewAttributes, NewNode, Open,
     OwnerChange, PathCaller, ReadRequest, RenameHow, SetTime, WriteHow, WriteRequest,
+    XattrMode,
 };
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -301,10 +302,17 @@ fn fill(caller: &PathCaller, beside: &[u8], new: &NewItem<'_>) -> espalier_fs::R
             caller.truncate(open.itself(), size)?;
         }
     }
+    // Writing has taken set-id bits and capabilities away. Lists follow the mode, of which they
+    // change a part.
+    let is_list = |name: &[u8]| name.starts_with(b"system.");
+    let set = |(name, value): (&[u8], &[u8])| {
+        caller.set_xattr(open.itself(), name, value, XattrMode::Set, FsLinks::Stay)
+    };
+    new.xattrs.iter().filter(|(name, _)| !is_list(name)).try_for_each(set)?;
     if let Some(mode) = file.mode {
-        // Writing has taken set-id bits away.
         caller.chmod(open.itself(), mode, FsLinks::Stay)?;
     }
+    new.xattrs.iter().filter(|(name, _)| is_list(name)).try_for_each(set)?;
     let times = (new.atime.map(SetTime::At), file.mtime.map(SetTime::At));
     if times.0.is_some() || times.1.is_some() {
         caller.set_times(open.itself(), times, FsLinks::Stay)?;
