@@ -12,7 +12,7 @@ use std::time::Duration;
 /// espalier_close. Options may be NULL; they concern images.
 ///
 /// ENOENT, ENOTDIR: it is neither. ENOTTY: the directory lies in no mount of Espalier. EOPNOTSUPP,
-/// EACCES, EPERM: the server takes no clients, or not this one. EBUSY: another process has the
+/// EACCES: the server takes no clients, or not this one. EBUSY: another process has the
 /// image open, as the server of a mount has. EIO: it is no image, or a damaged one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_open(

@@ -62,8 +62,14 @@ impl std::error::Error for Error {}
 
 impl From<espalier_client::Error> for Error {
     fn from(error: espalier_client::Error) -> Self {
-        let is_uncertain = matches!(error, espalier_client::Error::Lost { may_have_changed: true, .. });
-        Self { is_uncertain, ..Self::new(error.errno(), error.to_string()) }
+        use espalier_client::Error as Client;
+        let is_uncertain = matches!(error, Client::Lost { may_have_changed: true, .. });
+        let errno = match &error {
+            // Of a server that refuses the client the kind of error is known, and not its number.
+            Client::NoServer(source) if source.kind() == std::io::ErrorKind::PermissionDenied => libc::EACCES,
+            error => error.errno(),
+        };
+        Self { is_uncertain, ..Self::new(errno, error.to_string()) }
     }
 }
 

@@ -113,12 +113,13 @@ impl Calls for MountCalls {
 
     fn set(&self, path: &[u8], attribute: Attribute) -> Result<()> {
         let client = self.client()?;
-        Ok(match attribute {
-            Attribute::Mode(mode) => client.set_mode(path, mode)?,
-            Attribute::Owner(uid, gid, links) => client.set_owner(path, uid, gid, links)?,
-            Attribute::Times(read, changed, links) => client.set_times(path, (read, changed), links)?,
-            Attribute::Size(size) => client.truncate(path, size)?,
-        })
+        let set = match attribute {
+            Attribute::Mode(mode) => client.set_mode(path, mode),
+            Attribute::Owner(uid, gid, links) => client.set_owner(path, uid, gid, links),
+            Attribute::Times(read, changed, links) => client.set_times(path, (read, changed), links),
+            Attribute::Size(size) => client.truncate(path, size),
+        };
+        Ok(set?)
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {

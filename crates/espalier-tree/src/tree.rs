@@ -58,7 +58,7 @@ impl Tree {
     ///
     /// # Errors
     /// ENOTTY if it lies in no mount of Espalier, EXDEV in a snapshot; EOPNOTSUPP if the server
-    /// takes no clients; EACCES or EPERM if not this one (`docs/protocol.md`, "Rights").
+    /// takes no clients; EACCES if not this one (`docs/protocol.md`, "Rights").
     pub fn at(directory: std::fs::File) -> Result<Self> {
         Processes::open(Located::Mount(directory)).map(Self)
     }
