@@ -11,8 +11,7 @@ use espalier_client::wire::{NewItem, WriteItem};
 use espalier_client::{Changes, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
 use espalier_fs::{
     At, Caller, Content, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, NewAttributes, NewNode, Open,
-    OwnerChange, PathCaller, ReadRequest, RenameHow, SetTime, WriteHow, WriteRequest,
-    XattrMode,
+    OwnerChange, PathCaller, ReadRequest, RenameHow, SetTime, WriteHow, WriteRequest, XattrMode,
 };
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
