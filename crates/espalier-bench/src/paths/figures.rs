@@ -114,7 +114,7 @@ impl Figures {
 
     /// The ratio to the peer, and whether it is what is asked.
     fn verdict(&self, what: &What) -> Option<String> {
-        let goal = goals::of(what)?;
+        let goal = goals::of(&what.step)?;
         let ours = self.median(CLIENT, what).or_else(|| self.median(EMBEDDED, what))?;
         let kernels = || self.columns.iter().filter(|c| !is_ours(c) && !WAYS.contains(&c.as_str()));
         let best =

@@ -1,7 +1,5 @@
 //! What is asked of the figures of a client of the mount.
 
-use super::figures::What;
-
 /// Beside which columns a figure is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
@@ -42,6 +40,6 @@ const GOALS: &[(&str, Goal)] = &[
 ];
 
 /// What is asked of a step.
-pub(super) fn of(what: &What) -> Option<Goal> {
-    GOALS.iter().find(|(step, _)| *step == what.step).map(|(_, goal)| *goal)
+pub(super) fn of(step: &str) -> Option<Goal> {
+    GOALS.iter().find(|(name, _)| *name == step).map(|(_, goal)| *goal)
 }
