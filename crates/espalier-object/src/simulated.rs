@@ -2,9 +2,10 @@
 //!
 //! Protocol: a request that was submitted is carried out when its ticket is waited for, or at any
 //! moment before, in any order. With [`Trouble`], requests fail before or after they took effect,
-//! take effect long after their caller gave up, or twice; what is got is damaged or ends early. [`SimulatedBucket::record_points`] keeps
-//! the state after its changes; [`BucketPoint::crash`] is the store as another process finds it
-//! when the one that made the requests has died there, with its last requests still on their way.
+//! take effect long after their caller gave up, or twice; what is got is damaged or ends early.
+//! [`SimulatedBucket::record_points`] keeps the state after its changes; [`BucketPoint::crash`] is
+//! the store as another process finds it when the one that made the requests has died there, with
+//! its last requests still on their way.
 //!
 //! Invariants: one seed and one sequence of calls give one outcome; a condition is decided at the
 //! moment at which the put takes effect; a version is a digest of the bytes, as ETags are.

@@ -62,8 +62,8 @@ pub trait CrashDevice: Device + Sized + 'static {
         Ok(())
     }
 
-    /// True if the crash before took what was synced, because the machine was lost that alone had it.
-    /// What is found then is still the state after a prefix of the batches.
+    /// True if the crash before took what was synced, because the machine was lost that alone had
+    /// it. What is found then is still the state after a prefix of the batches.
     fn loses_synced(&self) -> bool {
         false
     }

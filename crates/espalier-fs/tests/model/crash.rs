@@ -72,8 +72,8 @@ impl History {
         );
     }
 
-    /// The steps after which a crash at `change` may find the store, if what began before `reach` may
-    /// have changed something.
+    /// The steps after which a crash at `change` may find the store, if what began before `reach`
+    /// may have changed something.
     fn possible(&self, change: u64, reach: u64) -> std::ops::RangeInclusive<usize> {
         let least =
             self.promises.iter().filter(|(at, _)| *at <= change).map(|(_, step)| *step).max().unwrap_or(0);
