@@ -6,6 +6,7 @@
 //! fresh file system in an empty bucket; what is read is read on a fresh mount with dropped caches.
 //! A contender that fails in a part is left out there, and the error is told.
 
+mod bench;
 mod contender;
 mod day;
 mod figures;
@@ -21,14 +22,11 @@ use crate::options::Options;
 use crate::steps::Setting;
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail};
+use bench::{Bench, PLAIN};
 use contender::Contender;
 use figures::Figures;
-use proxy::Traffic;
 use server::Server;
-use std::time::{Duration, Instant};
-
-/// The contender whose figures are those of plain puts and gets.
-const PLAIN: &str = "plain";
+use std::time::Duration;
 
 /// A part of the suite.
 struct Part {
@@ -51,58 +49,6 @@ const PARTS: &[Part] = &[
 
 /// The part that needs no server, and is measured once.
 const OVERWRITES: &str = "overwrites";
-
-/// What a part works with.
-struct Bench<'a, 's> {
-    contender: &'a mut Contender<'s>,
-    server: &'s Server,
-    setting: &'a Setting,
-    options: &'a Options,
-    undo: &'a Undo,
-    figures: &'a mut Figures,
-    delay_ms: u64,
-}
-
-impl Bench<'_, '_> {
-    fn tell(&mut self, name: &str, value: f64) {
-        self.figures.tell(&self.contender.name, self.delay_ms, name, value);
-    }
-
-    /// A file system without anything in it, mounted.
-    fn fresh(&mut self) -> Result<()> {
-        self.contender.make(self.undo)?;
-        self.contender.mount().map(drop)
-    }
-
-    /// Unmounts, and mounts with cold caches.
-    fn remount(&mut self) -> Result<()> {
-        self.contender.unmount()?;
-        self.contender.mount().map(drop)
-    }
-
-    /// Does something, and tells requests and bytes under its name; returns the seconds that it
-    /// took, and the requests.
-    fn measure(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<()>) -> Result<(f64, Traffic)> {
-        let before = self.server.proxy.traffic();
-        let started = Instant::now();
-        work(self)?;
-        let seconds = started.elapsed().as_secs_f64();
-        let traffic = self.server.proxy.traffic().since(&before);
-        self.tell(&format!("{name}_s"), seconds);
-        self.tell(&format!("{name}_requests"), traffic.requests() as f64);
-        self.tell(&format!("{name}_mib"), mib(traffic.bytes_put + traffic.bytes_got));
-        Ok((seconds, traffic))
-    }
-
-    /// Tells a rate by that of plain gets or puts, if they were measured.
-    fn tell_rate(&mut self, name: &str, bytes: u64, seconds: f64, plain: &str) {
-        let rate = mib(bytes) / seconds;
-        self.tell(&format!("{name}_mib_s"), rate);
-        if let Some(plain) = self.figures.median(PLAIN, self.delay_ms, plain) {
-            self.tell(&format!("{name}_by_plain"), rate / plain);
-        }
-    }
-}
 
 /// Runs the chosen parts and prints the table.
 pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
@@ -163,10 +109,6 @@ fn one_round(
         }
     }
     Ok(())
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / 1048576.0
 }
 
 fn choose(names: &[String]) -> Result<Vec<&'static str>> {

@@ -42,6 +42,9 @@ const RECENT_GETS: usize = 64;
 /// A frame of an object.
 pub(crate) type FrameKey = (ObjectId, u32);
 
+/// The blocks of frames.
+pub(crate) type Frames = BTreeMap<FrameKey, Bytes>;
+
 /// Why frames are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {

@@ -121,6 +121,13 @@ impl Run {
             }
             16 => {
                 let (start, blocks) = self.range();
+                if self.random.one_in(2) {
+                    // What is announced is read, or is not, now or much later.
+                    let (other, count) = self.range();
+                    let bytes =
+                        |start: u64, blocks: u64| start * BLOCK as u64..(start + blocks) * BLOCK as u64;
+                    self.device.announce(&[bytes(other, count), bytes(start, blocks)]);
+                }
                 let mut bytes = AlignedBuf::zeroed(blocks as usize * BLOCK);
                 self.device.read_at(start * BLOCK as u64, &mut bytes).unwrap();
                 let expected =

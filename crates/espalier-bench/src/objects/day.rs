@@ -1,12 +1,12 @@
 //! What a day of a developer's use costs in requests.
 //!
-//! The day: eight hours in which an editor saves 400 files (a new file, fsync, rename), git looks at
-//! the tree 60 times, 30 builds write 100 objects each, and 20 commits are made; the mount stays for
-//! 24 hours. A twentieth of the saves, looks, builds and commits is done and counted; saves are
+//! The day: eight hours in which an editor saves 400 files (a new file, fsync, rename), git looks
+//! at the tree 60 times, 30 builds write 100 objects each, and 20 commits are made; the mount stays
+//! for 24 hours. A twentieth of the saves, looks, builds and commits is done and counted; saves are
 //! three seconds apart, so that each of them reaches the store by itself, as it does in the eight
 //! hours. A minute without use says what the rest of the day costs.
 
-use super::Bench;
+use super::bench::{Bench, mib};
 use super::parts::git;
 use crate::random::Random;
 use crate::steps::{self, make_durable};
@@ -53,7 +53,7 @@ pub(super) fn day(bench: &mut Bench<'_, '_>) -> Result<()> {
             let (puts, gets) = ((traffic.puts + traffic.lists) as f64 * times, traffic.gets as f64 * times);
             bench.tell(&format!("day_{name}_puts"), puts);
             bench.tell(&format!("day_{name}_gets"), gets);
-            let bytes = super::mib(traffic.bytes_put + traffic.bytes_got) * times;
+            let bytes = mib(traffic.bytes_put + traffic.bytes_got) * times;
             total = (total.0 + puts, total.1 + gets, total.2 + bytes);
             anyhow::Ok(())
         };

@@ -1,7 +1,7 @@
 //! What is stored beside what is live, over a simulated day of random overwrites.
 //!
 //! A device of 256 MiB, full, in a simulated store, of which a tenth is overwritten 40 times as
-//! often as the rest: every half minute 160 writes of one to 16 blocks and a sync, with the
+//! often as the rest: every half minute 16 writes of one to 16 blocks and a sync, with the
 //! maintenance that the same day would bring.
 
 use super::figures::Figures;
@@ -17,7 +17,7 @@ const DEVICE_BYTES: u64 = 256 << 20;
 const STEP: Duration = Duration::from_secs(30);
 const STEPS_A_DAY: u64 = 24 * 60 * 2;
 const STEPS_AN_HOUR: u64 = 60 * 2;
-const WRITES_PER_STEP: u64 = 160;
+const WRITES_PER_STEP: u64 = 16;
 const MAX_BLOCKS: u64 = 16;
 /// In the simulation.
 const DEVICE: &str = "simulated day";

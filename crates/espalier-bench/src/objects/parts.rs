@@ -1,6 +1,6 @@
 //! Parts that every contender does: sequential work, a source tree, fsync, mounting; and clones.
 
-use super::{Bench, mib};
+use super::bench::{Bench, mib};
 use crate::steps::{self, drain, make_durable};
 use crate::system;
 use anyhow::{Context, Result};

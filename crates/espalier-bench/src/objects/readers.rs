@@ -1,6 +1,6 @@
 //! Ten readers that follow one writer, each over a link of its own.
 
-use super::Bench;
+use super::bench::Bench;
 use super::proxy::Proxy;
 use crate::system;
 use anyhow::{Result, ensure};

@@ -70,8 +70,8 @@ pub(super) enum ReadOutcome {
 }
 
 impl SequentialScan {
-    /// A scan that begins behind `key`, of large reads or small ones, of a device that wants so many
-    /// bytes announced.
+    /// A scan that begins behind `key`, of large reads or small ones, on a device that wants so
+    /// many bytes announced.
     pub(super) fn new(id: u64, index: IndexId, key: &[u8], (is_large, device_bytes): (bool, u64)) -> Self {
         Self {
             id,

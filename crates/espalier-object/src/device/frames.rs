@@ -6,16 +6,13 @@
 use super::inner::Inner;
 use super::read::Sources;
 use crate::bucket::Failure;
-use crate::fetches::{Fetch, FrameKey, Purpose};
+use crate::fetches::{Fetch, FrameKey, Frames, Purpose};
 use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, TRAILER_BYTES};
 use bytes::Bytes;
 use espalier_storage::BLOCK;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The blocks of frames.
-pub(super) type Frames = BTreeMap<FrameKey, Bytes>;
 
 type Result<T> = std::result::Result<T, Failure>;
 

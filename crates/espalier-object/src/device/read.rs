@@ -2,10 +2,9 @@
 //! ([`super::frames`]).
 
 use super::error;
-use super::frames::Frames;
 use super::inner::{Inner, State};
 use crate::bucket::{Failure, FailureKind, Request};
-use crate::fetches::Purpose;
+use crate::fetches::{Frames, Purpose};
 use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, PageReference, decode_page, open_section};
 use crate::pages::PageNumber;
 use crate::requests::PARALLEL_REQUESTS;
