@@ -5,9 +5,9 @@
 //! a header takes would be most of the time.
 //!
 //! Invariants: a run changes only before it is part of a node, and a copy begins without sums. What
-//! a run weighs never changes. What it takes in a header becomes less when its parts are stored: the
-//! sum is never too small, and is computed again after a header that names the run was written. A
-//! run that counts has only parts that count, and a stored one only parts that are stored.
+//! a run weighs never changes. What it takes in a header becomes less when its parts are stored:
+//! the sum is never too small, and is computed again after a header that names the run was written.
+//! A run that counts has only parts that count, and a stored one only parts that are stored.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ impl RunSums {
         *self.weight.get_or_init(sum)
     }
 
-    /// Bytes that the run takes in a header, at most: what `reckon` gave, unless that was forgotten.
+    /// Bytes that the run takes in a header, at most: what `reckon` gave, unless it was forgotten.
     pub(super) fn header_bytes(&self, reckon: impl FnOnce() -> usize) -> usize {
         match self.header_bytes.load(Ordering::Relaxed) {
             0 => {
