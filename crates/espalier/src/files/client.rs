@@ -185,13 +185,13 @@ fn connect(system: &SystemFiles, access: Access) -> Option<Client> {
 
 /// True if `/proc/self/mountinfo` has something below a directory.
 fn is_mounted_below(mounts: &[u8], directory: &Path) -> bool {
-    let points =
+    let mut points =
         mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     let is_below = |point: &[u8]| {
         let point = PathBuf::from(OsStr::from_bytes(&unescaped(point)));
         point != directory && point.starts_with(directory)
     };
-    points.into_iter().any(is_below)
+    points.any(is_below)
 }
 
 /// A path with octal escapes for blanks and the like.
