@@ -98,7 +98,7 @@ fn the_example_prints_what_it_promises() {
     let walked: Vec<_> = lines[3..].iter().map(|line| line.rsplit(' ').next().unwrap()).collect();
     assert_eq!(walked[..2], ["copy", "data"]);
     assert_eq!(walked.len(), 10);
-    assert!(lines[3..].iter().any(|line| *line == "100640    5 data/deep/three"), "{lines:?}");
+    assert!(lines[3..].contains(&"100640    5 data/deep/three"), "{lines:?}");
 }
 
 #[test]
