@@ -1,6 +1,6 @@
 //! File systems in an object store, on a server of loopback whose requests are made to wait.
 //!
-//! Protocol: versitygw serves a directory, a [proxy](proxy) before it lets every request wait for
+//! Protocol: versitygw serves a directory, a [proxy] before it lets every request wait for
 //! so many milliseconds and counts requests and bytes, for all contenders alike. Beside each delay
 //! plain puts and gets of the crate `object_store` say what the link gives. A part begins with a
 //! fresh file system in an empty bucket; what is read is read on a fresh mount with dropped caches.

@@ -160,8 +160,8 @@ impl Command {
   espalier mkfs --compress zstd --label home /dev/vdb    a whole block device
   espalier mkfs --size 1T s3://bucket/prefix             in an object store
 
-An object store is s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:///DIRECTORY, here and in
-place of an image elsewhere. Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the
+An object store is s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:///DIRECTORY, here and in \
+place of an image elsewhere. Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the \
 like, or from the machine's role.")]
 pub(crate) struct Mkfs {
     /// Size of the file system (default: that of the existing file or device)
@@ -187,7 +187,7 @@ pub(crate) struct Mkfs {
   espalier copy --resume disk.img s3://bucket/prefix   go on after an interruption
   espalier copy s3://bucket/prefix disk.img            and back
 
-Neither may be mounted for writing. The source does not change. What is not complete is no file
+Neither may be mounted for writing. The source does not change. What is not complete is no file \
 system.")]
 pub(crate) struct Copy {
     /// Go on with a copy that was interrupted; neither may have changed since
@@ -286,7 +286,7 @@ Examples:
   espalier mount -o noatime,commit=1 --cache 4G disk.img ~/files
   espalier mount --replace /mnt                          the version that is installed now goes on
 
-The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy,
+The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy, \
 it makes everything durable and stays.";
 
 #[derive(Debug, Args)]
@@ -593,6 +593,22 @@ mod tests {
         ] {
             assert_eq!(translated(call), ours, "{call}");
         }
+    }
+
+    /// A paragraph is one line: the width of the terminal breaks it.
+    #[test]
+    fn paragraphs_of_help_are_not_broken_by_hand() {
+        fn look(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            for pair in lines.windows(2) {
+                let is_broken = pair[0].len() >= 70 && is_text(pair[0]) && is_text(pair[1]);
+                assert!(!is_broken, "{}: {} | {}", command.get_name(), pair[0], pair[1]);
+            }
+            command.get_subcommands().for_each(look);
+        }
+        look(&<Cli as clap::CommandFactory>::command());
     }
 
     #[test]

@@ -60,8 +60,10 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
             "follow is for mounts with ro, of no snapshot, and without handles and nfs_export"
         );
     }
+    // Any number of readers may look at an object store, beside its writer too.
+    let is_reader = backing::is_url(&args.source) && settings.mount.read_only;
     let plan = check(args, settings)?;
-    if let Some(at) = image::mounted(&plan.source) {
+    if let Some(at) = image::mounted(&plan.source).filter(|_| !is_reader) {
         if args.from_mount && rustix::process::geteuid().is_root() {
             existing::bind(&plan, &at)?;
             return Ok(Exit::Success);

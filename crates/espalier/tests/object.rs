@@ -61,6 +61,17 @@ fn a_store_is_made_mounted_checked_and_described() {
     // By its URL the server is asked, too.
     assert!(espalier_on(&["info"], &place).ok().contains("requests"));
     place.mount(&[]).refused(1, &["mounted already"]);
+    // Readers do no harm, however many there are.
+    let readers = ["one", "two"].map(|name| place.path(name));
+    for dir in &readers {
+        fs::create_dir(dir).unwrap();
+        let words = ["mount", "-o", "ro"].map(OsStr::new);
+        espalier(&[words[0], words[1], words[2], place.image.as_os_str(), dir.as_os_str()]).ok();
+        assert_eq!(content(&dir.join("synced")), b"here");
+    }
+    for dir in &readers {
+        espalier(&["umount".as_ref(), dir.as_os_str()]).ok();
+    }
     place.umount().ok();
 
     assert!(place.fsck().ok().contains("clean"));

@@ -24,6 +24,8 @@ const END_PERCENT: u64 = 112;
 /// A segment of fewer than one in so many bytes of a full one is small; so many may be.
 const SMALL_SHARE: u64 = 16;
 const MAX_SMALL: usize = 64;
+/// Blocks that are got at a time to be moved: 16 MiB.
+const ANNOUNCED_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Live bytes that one step moves, at most, in full segments.
 const MAX_MOVED_SEGMENTS: u64 = 4;
 
@@ -121,8 +123,12 @@ impl Inner {
         let mut segments = Vec::new();
         let mut moved = Vec::new();
         let mut builder: Option<SegmentBuilder> = None;
-        for run in runs {
+        let mut announced = 0;
+        for (at, run) in runs.iter().enumerate() {
             let Some(from) = run.place else { continue };
+            if at == announced {
+                announced = self.announce_copies(runs, at)?;
+            }
             let mut done = 0;
             while done < run.blocks {
                 let target = builder.get_or_insert_with(|| {
@@ -148,6 +154,19 @@ impl Inner {
         }
         segments.extend(builder.map(|rest| self.begin_segment(rest)));
         Ok((segments, moved))
+    }
+
+    /// Begins to get the next runs, side by side; returns the place of the first one that is left.
+    fn announce_copies(&self, runs: &[Run], first: usize) -> Result<usize> {
+        let mut blocks = 0;
+        let next = runs[first..].iter().take_while(|run| {
+            let fits = blocks < ANNOUNCED_BLOCKS;
+            blocks += u64::from(run.blocks);
+            fits
+        });
+        let ranges: Vec<_> = next.map(|run| run.start..run.end()).collect();
+        self.announce(&ranges).map_err(|failure| error::of_failure(&failure, Operation::Read, &self.name))?;
+        Ok(first + ranges.len())
     }
 
     fn begin_segment(&self, builder: SegmentBuilder) -> Arc<Segment> {

@@ -10,9 +10,9 @@ use std::path::PathBuf;
   espalier bench --full --contenders xfs,espalier --html report.html
   espalier bench --device /dev/vdb --force           on a real device; its content is lost
 
-Without directories, file systems of each kind are made on loop devices of the same size, or one
-after the other on a device, and taken away again. The steps are small files, a large file, random
-overwrites, fsyncs; every operation is timed. Caches are dropped before each step by root only, so
+Without directories, file systems of each kind are made on loop devices of the same size, or one \
+after the other on a device, and taken away again. The steps are small files, a large file, random \
+overwrites, fsyncs; every operation is timed. Caches are dropped before each step by root only, so \
 figures of other users are those of warm caches.")]
 pub(crate) struct Bench {
     /// Directories to compare; nothing is made or mounted, and no rights are needed

@@ -11,11 +11,11 @@ use std::path::PathBuf;
   curl -s URL | espalier import - disk.img:             an archive from standard input
   espalier import --resume /home disk.img:home          goes on after an interruption
 
-A SRC is a directory, whose content goes into DST, a tar archive (ustar, GNU or pax, also compressed with
-zstd), or - for an archive from standard input. DST is a directory of a mounted file system, or IMAGE:PATH in
-an image that is not mounted, and is made if it is missing. Kept are types, holes, hard links, modes, times,
-extended attributes and access control lists; root keeps owners, too. Files that are there are replaced, and
-each is there as a whole or not at all. What is refused (a path of an archive that is absolute, has .. or leads
+A SRC is a directory, whose content goes into DST, a tar archive (ustar, GNU or pax, also compressed with \
+zstd), or - for an archive from standard input. DST is a directory of a mounted file system, or IMAGE:PATH in \
+an image that is not mounted, and is made if it is missing. Kept are types, holes, hard links, modes, times, \
+extended attributes and access control lists; root keeps owners, too. Files that are there are replaced, and \
+each is there as a whole or not at all. What is refused (a path of an archive that is absolute, has .. or leads \
 through a symbolic link) or fails is reported, and the rest goes on.
 
 Exit status: 0 all of it is there, 1 something failed, 2 wrong usage")]
@@ -56,8 +56,8 @@ pub(crate) enum ExportFormat {
   espalier export disk.img:.snapshots/monday - | ssh host espalier import - other.img:
   espalier export --format tar.zst /mnt/project - > project.tar.zst
 
-SRC is a file or directory, or IMAGE:PATH in an image that is not mounted. What DST becomes is told by its
-name: .tar, .tar.zst and .tzst are archives, - is an archive on standard output, all else is a directory, which
+SRC is a file or directory, or IMAGE:PATH in an image that is not mounted. What DST becomes is told by its \
+name: .tar, .tar.zst and .tzst are archives, - is an archive on standard output, all else is a directory, which \
 is made if it is missing. Archives are those of pax, which GNU tar and bsdtar read; they have no sockets.
 
 Exit status: 0 all of it was written, 1 something failed, 2 wrong usage")]
@@ -129,7 +129,7 @@ pub(crate) enum FileType {
   espalier find disk.img: --type f --min-size 100M       large files
   espalier find -0 /mnt/project --type l | xargs -0 ls -l
 
-Prints paths below the directories, in the order of the store. A pattern without a slash is for the name; with
+Prints paths below the directories, in the order of the store. A pattern without a slash is for the name; with \
 one for the path below the directory, where only ** stands for slashes too.
 
 Exit status: 0 success, 1 something could not be looked at")]
@@ -175,7 +175,7 @@ pub(crate) struct Cat {
   espalier cp -r src disk.img:                 into it, as src in its root
   espalier cp -r one.img:work other.img:       from one image to another
 
-As cp -a: with modes, times, holes, hard links, extended attributes and, for root, owners. If DST is a
+As cp -a: with modes, times, holes, hard links, extended attributes and, for root, owners. If DST is a \
 directory, SRC goes into it by its name. Within one file system espalier clone does the same in one step.
 
 Exit status: 0 success, 1 something could not be copied, 2 wrong usage")]

@@ -12,8 +12,8 @@ use std::path::PathBuf;
   espalier clone -T /mnt/project /mnt/work     refuses if /mnt/work exists
   espalier clone disk.img:project disk.img:copy   in an image that is not mounted
 
-Source and clone share what they have in common and change independently. Times, owners, modes, extended
-attributes and hard links are kept; every file has a number (st_ino) of its own. Root may clone anything,
+Source and clone share what they have in common and change independently. Times, owners, modes, extended \
+attributes and hard links are kept; every file has a number (st_ino) of its own. Root may clone anything, \
 other users what is all their own; in an image that is not mounted a user that may write it may do anything.")]
 pub(crate) struct CloneArgs {
     /// The file or directory to clone
@@ -35,7 +35,7 @@ pub(crate) struct CloneArgs {
   espalier rm /mnt/work/1 /mnt/work/2          two trees go, however large, in one step each
   espalier rm disk.img:work/1                  in an image that is not mounted
 
-What belongs to others is left, with the directories above it, and reported: exit status 1. The space is
+What belongs to others is left, with the directories above it, and reported: exit status 1. The space is \
 free again within seconds, or when the last program has closed what it has open there.")]
 pub(crate) struct Remove {
     /// The directories (or files) to remove
@@ -54,10 +54,10 @@ pub(crate) struct Remove {
   git config core.fsmonitor 'espalier fsmonitor' && git config core.fsmonitorHookVersion 2
   git config core.untrackedCache true
 
-Git then asks for what changed and looks at nothing else. espalier workspace create sets it up. Git runs
-this with the version of the protocol, which is 2, and the token of the last answer; the current directory
-is the top of the work tree. After a remount everything counts as changed, once or twice. Where it cannot be
-told what changed (another file system, something there that belongs to another user) the exit status is 1,
+Git then asks for what changed and looks at nothing else. espalier workspace create sets it up. Git runs \
+this with the version of the protocol, which is 2, and the token of the last answer; the current directory \
+is the top of the work tree. After a remount everything counts as changed, once or twice. Where it cannot be \
+told what changed (another file system, something there that belongs to another user) the exit status is 1, \
 and git looks at everything.")]
 pub(crate) struct FsMonitor {
     /// The version of the protocol
@@ -126,7 +126,7 @@ pub(crate) struct Chmod {
   espalier snapshot create disk.img:project tuesday   in an image that is not mounted
   espalier mount disk.img /old -o ro,snapshot=4711/monday
 
-The root of a mount, or an image, stands for the whole volume; any other directory for itself. Snapshots are kept
+The root of a mount, or an image, stands for the whole volume; any other directory for itself. Snapshots are kept \
 when the directory is removed; they go along when it is renamed.")]
 pub(crate) struct Snapshot {
     #[command(subcommand)]
@@ -192,7 +192,7 @@ pub(crate) struct SnapshotOne {
   espalier diff disk.img:.snapshots/before disk.img:        in an image that is not mounted
   espalier diff --json A B | jq -r '.changed[]'
 
-Prints + added, - removed, ~ changed paths, relative to the directories. The time grows with what differs, not
+Prints + added, - removed, ~ changed paths, relative to the directories. The time grows with what differs, not \
 with what there is. For root, and for the user that owns all of both. Exit status: 0, also if there are differences.")]
 pub(crate) struct Diff {
     /// The older directory
@@ -213,11 +213,11 @@ pub(crate) struct Diff {
   espalier quota show /mnt/work/1
   espalier quota clear /mnt/work/1
 
-Calls that would go beyond a limit fail with EDQUOT (disk quota exceeded); removing always works. With -o writeback
-write fills the kernel's pages, and fsync or close fail: see their results. df inside shows the limit. Space is that of the store, after compression. Limits above a directory count too. A clone has a limit of its
+Calls that would go beyond a limit fail with EDQUOT (disk quota exceeded); removing always works. With -o writeback \
+write fills the kernel's pages, and fsync or close fail: see their results. df inside shows the limit. Space is that of the store, after compression. Limits above a directory count too. A clone has a limit of its \
 own, and the limit goes along when the directory is moved. Of a file with several names all must lie inside.
 
-Set and cleared by root, by the owner of the mount's root, and by a user that owns the directory and the one above. To
+Set and cleared by root, by the owner of the mount's root, and by a user that owns the directory and the one above. To \
 limit a user, root gives the user a directory in one of root's.")]
 pub(crate) struct Quota {
     #[command(subcommand)]
@@ -266,7 +266,7 @@ pub(crate) struct QuotaDirs {
   espalier du --exclusive /mnt/work/*    space that removing it would give back
   espalier du disk.img:work              in an image that is not mounted
 
-Space in the store, after compression, of whole pieces of up to some hundred KiB; what clones share counts for
+Space in the store, after compression, of whole pieces of up to some hundred KiB; what clones share counts for \
 each of them, unless --exclusive. For root; with --exclusive, as of at most two seconds ago, also for the owner.")]
 pub(crate) struct Du {
     /// Files or directories

@@ -10,11 +10,11 @@ use std::path::PathBuf;
   espalier stat --interval 1 /mnt                     a line each second
   espalier stat --interval 10 --count 7 --json /mnt | jq .kinds
 
-The first line is of all the time since the mount was made, each other one of the time since the line
-before. Columns: requests per second, those answered with an error, those that the kernel holds; half
-of the requests, and 99 of 100, took no longer at work; data of files; the share of look-ups that
-found data and names in memory; memory of the cache, and what of it the device does not have; how
-full the log is, and checkpoints; data of the device, and its requests under way on average; free
+The first line is of all the time since the mount was made, each other one of the time since the line \
+before. Columns: requests per second, those answered with an error, those that the kernel holds; half \
+of the requests, and 99 of 100, took no longer at work; data of files; the share of look-ups that \
+found data and names in memory; memory of the cache, and what of it the device does not have; how \
+full the log is, and checkpoints; data of the device, and its requests under way on average; free \
 space, and the share in use.
 
 Only root and the user that mounted it may ask.")]
@@ -53,8 +53,8 @@ pub(crate) struct Top {
   espalier trace --slow 10ms /mnt                     only those that took 10 milliseconds
   espalier trace --pid 4321 --json /mnt | jq .path
 
-QUEUE is how long the thread with the request waited for a CPU, WORK how long the server took,
-waits for locks and storage included. What the kernel answers from its caches is no request.
+QUEUE is how long the thread with the request waited for a CPU, WORK how long the server took, \
+waits for locks and storage included. What the kernel answers from its caches is no request. \
 Only root and the user that mounted it may ask.")]
 pub(crate) struct Trace {
     /// Only requests that took at least so long: a number and us, ms or s

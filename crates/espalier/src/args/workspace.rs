@@ -16,8 +16,8 @@ use std::path::PathBuf;
   espalier ws exec fix-1 -- make test              make sees the workspace at the original's path
   espalier ws discard fix-1                        throw it away
 
-A workspace is a clone of a directory with all that is known of it. It is named by its name, if it lies around the
-working directory (or DIR of --in), or by any path in it. No command needs root. What is known of workspaces lies in
+A workspace is a clone of a directory with all that is known of it. It is named by its name, if it lies around the \
+working directory (or DIR of --in), or by any path in it. No command needs root. What is known of workspaces lies in \
 .espalier-UID, in the topmost directory of the mount that the user may write.
 
 Exit status: 0 done, 1 not done (conflicts, in use, ...), 2 wrong usage.")]
@@ -69,8 +69,8 @@ pub(crate) enum WorkspaceCommand {
   espalier ws create big --from /pool/base --quota 20G           what is written there may take 20 GiB
   espalier ws create run --from /pool/base --ttl 7d -- make test runs make in it; gc removes it in the end
 
-Nothing may be at the place; what is there is never merged with. In a git work tree the workspace's own configuration
-gets core.checkStat=minimal, so that the first git status reads no file; a clone of a linked worktree becomes a worktree
+Nothing may be at the place; what is there is never merged with. In a git work tree the workspace's own configuration \
+gets core.checkStat=minimal, so that the first git status reads no file; a clone of a linked worktree becomes a worktree \
 of its own.")]
 pub(crate) struct WorkspaceCreate {
     /// Its name
@@ -120,7 +120,7 @@ pub(crate) struct WorkspaceForce {
   espalier ws diff fix-1 --patch src | git -C /pool/base apply --check
   espalier ws diff fix-1 --json | jq -r '.changes[].path'
 
-The time grows with what differs. Times do not count, and what is in .git is git's. Exit status: 0, also if there are
+The time grows with what differs. Times do not count, and what is in .git is git's. Exit status: 0, also if there are \
 differences.")]
 pub(crate) struct WorkspaceDiff {
     /// The workspace: its name, or a path in it
@@ -153,7 +153,7 @@ pub(crate) struct WorkspaceCheckpoint {
   espalier ws undo fix-1            to the last checkpoint; the same again takes it back
   espalier ws undo fix-1 3          to number 3 of espalier ws log
 
-Everything goes back, files that git ignores too. What the workspace was is kept as a new checkpoint first, so changes
+Everything goes back, files that git ignores too. What the workspace was is kept as a new checkpoint first, so changes \
 that were never applied are no reason to refuse. Processes that work in the workspace are.")]
 pub(crate) struct WorkspaceUndo {
     /// The workspace: its name, or a path in it
@@ -174,8 +174,8 @@ pub(crate) struct WorkspaceUndo {
   espalier ws apply fix-1 --theirs big    where both changed: as in the workspace; --ours: as in the original
   espalier ws apply fix-1 --to /pool/next into another directory
 
-What only one side changed is taken from there. What both changed differently is a conflict: all conflicts are listed
-(content, mode, deletion, rename, type), nothing is changed, exit status 1. Files get the time of the apply, so that
+What only one side changed is taken from there. What both changed differently is a conflict: all conflicts are listed \
+(content, mode, deletion, rename, type), nothing is changed, exit status 1. Files get the time of the apply, so that \
 build tools take them for new. Programs in the original see files replaced; .git is left to git fetch.")]
 pub(crate) struct WorkspaceApply {
     /// The workspace: its name, or a path in it
@@ -205,7 +205,7 @@ pub(crate) struct WorkspaceApply {
   espalier ws exec fix-1 -- make test
   cd /pool/fix-1/sub && espalier ws exec . -- pytest      runs in /pool/base/sub, which is the workspace's
 
-The program runs in a mount namespace of its own, for users other than root in a user namespace. So absolute paths
+The program runs in a mount namespace of its own, for users other than root in a user namespace. So absolute paths \
 that tools have stored (virtual environments, CMake) are right. Its exit status is that of this command.")]
 pub(crate) struct WorkspaceExec {
     /// The workspace: its name, or a path in it
@@ -233,8 +233,8 @@ pub(crate) struct WorkspaceDiscard {
   espalier ws gc --dry-run                what would be removed
   espalier ws gc                          for a timer: every hour, say
 
-Removed are workspaces whose time to live is over, changed or not; those made for a program that has ended, if nothing
-is left to apply; and what is known of workspaces that were removed by other means (rm -rf), a week after they were
+Removed are workspaces whose time to live is over, changed or not; those made for a program that has ended, if nothing \
+is left to apply; and what is known of workspaces that were removed by other means (rm -rf), a week after they were \
 missed. What processes work in is kept.")]
 pub(crate) struct WorkspaceGc {
     /// Only say what would be removed
