@@ -241,13 +241,19 @@ fn a_mount_whose_server_was_killed_and_cannot_end_is_taken_away() {
         stack.below.signal(Signal::STOP);
         let mut waits = caller(&dir);
         let threads = || fs::read_dir(format!("/proc/{server}/task")).into_iter().flatten().flatten();
-        let state =
-            |thread: &fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // For good, and not for a moment as in a fault.
-        let mut looks = 0;
-        while looks < 500 {
-            let waits = threads().any(|thread| state(&thread).contains(") D "));
-            looks = if waits { looks + 1 } else { 0 };
+        let told = |thread: &fs::DirEntry, name: &str| {
+            fs::read_to_string(thread.path().join(name)).unwrap_or_default()
+        };
+        // One thread for good, and not several in turn, or one in a fault or for another device.
+        let switches = |thread: &fs::DirEntry| {
+            let status = told(thread, "status");
+            status.lines().filter(|line| line.contains("ctxt_switches")).collect::<String>()
+        };
+        let waits_on = |thread: fs::DirEntry| {
+            let before = switches(&thread);
+            (0..5_000).all(|_| told(&thread, "stat").contains(") D ")) && switches(&thread) == before
+        };
+        while !threads().any(waits_on) {
             std::thread::yield_now();
         }
         signal(server, Signal::KILL);
