@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a request is repeated while the device is being opened, if it is without end later.
 const OPENING_BUDGET: Duration = Duration::from_secs(60);
 /// How often something is got whose checksum is wrong.
-const MAX_DAMAGED_GETS: usize = 3;
+const MAX_DAMAGED_GETS: usize = 5;
 /// How much longer pauses are when the server has too much to do.
 const THROTTLED_FACTOR: u32 = 4;
 

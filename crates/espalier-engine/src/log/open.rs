@@ -16,6 +16,10 @@ use std::sync::Arc;
 /// The smallest region, in blocks: two groups of a few operations.
 const MIN_REGION_BLOCKS: u32 = 8;
 
+/// No log comes to blocks with larger numbers: at a million blocks in a second that takes a hundred
+/// thousand years.
+const MAX_BLOCK: u64 = 1 << 62;
+
 /// What a log is opened with.
 pub(crate) struct LogOpening<'a> {
     /// The device of the store.
@@ -72,8 +76,8 @@ impl LogOpening<'_> {
         let mut tail = from.block;
         if broken.is_some() {
             // Blocks behind the damage must never be taken for what comes next: two laps on no
-            // number that is in the ring now is due.
-            recovered.end = from.block.saturating_add(2 * u64::from(region.blocks));
+            // number that is in the ring now is due. What makes no sense is far behind all of them.
+            recovered.end = from.block.min(MAX_BLOCK / 2) + 2 * u64::from(region.blocks);
             tail = recovered.end;
             recovered.groups.clear();
         }
@@ -103,6 +107,11 @@ impl LogOpening<'_> {
     fn recover(&self, tolerant: bool, replay: ReplayBatch<'_>) -> Result<RecoveredLog> {
         let region = self.region;
         check_region(region)?;
+        if self.from.block > MAX_BLOCK {
+            let message = format!("the log is to go on at block {}, where none can be", self.from.block);
+            let broken = Error::damaged(message);
+            return if tolerant { Ok(RecoveredLog::broken_at(self.from, broken)) } else { Err(broken) };
+        }
         let place = recovery::LogPlace { device: &self.device, region, tag: StoreTag::new(self.uuid) };
         let limits =
             recovery::RecoveryLimits { batch: max_batch(region), memory: self.config.recovery_memory };

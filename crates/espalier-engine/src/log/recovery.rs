@@ -46,6 +46,14 @@ pub(crate) struct RecoveredLog {
     pub(super) broken: Option<Error>,
 }
 
+impl RecoveredLog {
+    /// A log of which nothing can be read.
+    pub(super) fn broken_at(from: LogPosition, broken: Error) -> Self {
+        let (last, end, chain) = (from.lsn, from.block, from.chain);
+        Self { last, end, replayed: 0, chain, groups: Vec::new(), broken: Some(broken) }
+    }
+}
+
 /// Where the log lies.
 #[derive(Clone, Copy)]
 pub(super) struct LogPlace<'a> {

@@ -293,3 +293,26 @@ fn the_first_failure_is_final() {
         assert_eq!(rig.log.durable_lsn(), Lsn(0));
     }
 }
+
+/// A superblock of a hostile image may have the log go on anywhere.
+#[test]
+fn a_place_where_no_log_can_be_is_damage_and_repair_goes_on_elsewhere() {
+    let written = written(5);
+    for block in [u64::MAX, u64::MAX - 2, u64::MAX / 2] {
+        let from = LogPosition { block, synced: block, ..written.start };
+        let error = open(&written.device, written.layout, from, LogConfig::default(), 7).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+        let device = written.device.clone();
+        let binder = TestBinder::new(device.clone(), written.layout.parts, 7);
+        let opening =
+            opening(guarded(&device), written.layout, from, binder, LogConfig::default(), block ^ 0x77);
+        let (log, broken) = opening.open_damaged(&mut |_| Ok(())).unwrap();
+        assert_eq!(broken.map(|error| error.kind()), Some(ErrorKind::Damaged));
+        let batch = Workload::new(9).batch(1);
+        log.append(batch).unwrap();
+        assert_eq!(log.sync(Lsn(1)).unwrap(), LogProgress::Done);
+        // The superblock that repair writes is found to make sense.
+        let after = log.position_after(Lsn(0));
+        assert!(after.block < 1 << 62, "{after:?}");
+    }
+}
