@@ -194,6 +194,43 @@ impl Pieces {
     }
 }
 
+/// Cuts the items of a stream into pieces.
+struct Cutter<'p> {
+    pieces: &'p Pieces,
+    /// The piece that is being filled.
+    out: Writer,
+    ended: Outcome<()>,
+}
+
+impl<'p> Cutter<'p> {
+    fn new(pieces: &'p Pieces) -> Self {
+        Self { pieces, out: Writer::default(), ended: Ok(()) }
+    }
+
+    /// Hands over the piece if it is full; false if the client wants no more.
+    fn goes_on(&mut self) -> bool {
+        if self.out.0.len() < PIECE_BYTES {
+            return true;
+        }
+        match self.pieces.push(std::mem::take(&mut self.out.0)) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                self.ended = Err(error);
+                false
+            }
+        }
+    }
+
+    /// Hands over the rest.
+    fn finish(self) -> Outcome<()> {
+        self.ended?;
+        if !self.out.0.is_empty() {
+            self.pieces.push(self.out.0)?;
+        }
+        Ok(())
+    }
+}
+
 /// How many entries are passed over before a walk looks whether it is still wanted.
 const ENTRIES_PER_LOOK: u32 = 256;
 
@@ -205,8 +242,7 @@ fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) ->
         modified: listing.modified.clone(),
     };
     let is_wanted = |kind: FileKind| listing.kinds == 0 || listing.kinds >> (kind_bits(kind) >> 12) & 1 != 0;
-    let (mut out, mut passed) = (Writer::default(), 0u32);
-    let mut ended = Ok(());
+    let (mut cutter, mut passed) = (Cutter::new(pieces), 0u32);
     // The filter is asked here, so that a walk which gives nothing can be ended.
     caller.walk(path, &Filter::default(), &mut |entry| {
         passed = passed.wrapping_add(1);
@@ -218,52 +254,25 @@ fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) ->
             return true;
         }
         WalkItem { path: entry.path, stat: stat_of(&entry.attr), is_closed: entry.is_closed }
-            .encode(&mut out);
-        if out.0.len() < PIECE_BYTES {
-            return true;
-        }
-        match pieces.push(std::mem::take(&mut out.0)) {
-            Ok(goes_on) => goes_on,
-            Err(error) => {
-                ended = Err(error);
-                false
-            }
-        }
+            .encode(&mut cutter.out);
+        cutter.goes_on()
     })?;
-    ended?;
-    if !out.0.is_empty() {
-        pieces.push(out.0)?;
-    }
-    Ok(())
+    cutter.finish()
 }
 
 fn diff(caller: &PathCaller, old: &[u8], new: &[u8], pieces: &Pieces) -> Outcome<()> {
     // On the mount both have to be opened to be compared.
     let open = Open { directory: true, ..Open::read() };
     let (old, new) = (caller.open(old, &open)?, caller.open(new, &open)?);
-    let mut out = Writer::default();
-    let mut ended = Ok(());
+    let mut cutter = Cutter::new(pieces);
     caller.diff_while(old.itself(), new.itself(), &|| !pieces.is_closed(), &mut |change, path| {
         let change = match change {
             espalier_fs::Change::Added => Change::Added,
             espalier_fs::Change::Removed => Change::Removed,
             espalier_fs::Change::Changed => Change::Changed,
         };
-        DiffItem { change, path }.encode(&mut out);
-        if out.0.len() < PIECE_BYTES {
-            return true;
-        }
-        match pieces.push(std::mem::take(&mut out.0)) {
-            Ok(goes_on) => goes_on,
-            Err(error) => {
-                ended = Err(error);
-                false
-            }
-        }
+        DiffItem { change, path }.encode(&mut cutter.out);
+        cutter.goes_on()
     })?;
-    ended?;
-    if !out.0.is_empty() {
-        pieces.push(out.0)?;
-    }
-    Ok(())
+    cutter.finish()
 }
