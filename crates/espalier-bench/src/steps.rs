@@ -76,7 +76,7 @@ struct Place<'a> {
 impl Place<'_> {
     /// The source tree.
     fn tree(&self) -> PathBuf {
-        self.root.join("tree")
+        self.root.join(SOURCES)
     }
 
     /// The large file.
@@ -100,6 +100,9 @@ impl Place<'_> {
         access::read_random(&self.file(), self.setting.file_bytes, self.setting.reads, how).map(Some)
     }
 }
+
+/// The source tree.
+const SOURCES: &str = "tree";
 
 /// What a stage leaves that no other one needs.
 const SCRAP: &str = "scrap";
@@ -130,7 +133,8 @@ impl Step {
 pub(crate) const RECOVERY: &str = "recovery";
 
 const TREE: &[&str] = &["unpack"];
-const REPOSITORY: &[&str] = &["unpack", "git_commit"];
+const MAKES_REPOSITORY: &str = "git_commit";
+const REPOSITORY: &[&str] = &["unpack", MAKES_REPOSITORY];
 const FILE: &[&str] = &["write_seq"];
 const SMALL: &[&str] = &["toku_create"];
 
@@ -160,7 +164,7 @@ const STAGES: &[&[Step]] = &[
     &[step("tar_cold", |at| shown("tar", &["-cf", "-", "."], &at.tree())).goal(1.0).needs(TREE)],
     &[step("cp_reflink", |at| trees::copy(&at.tree(), &at.scrap()).map(|()| None)).goal(0.85).needs(TREE)],
     &[step("rsync", |at| trees::rsync(&at.tree(), &at.scrap()).map(|()| None)).goal(0.85).needs(TREE)],
-    &[step("git_commit", |at| trees::commit(&at.tree()).map(|()| None)).goal(0.85).needs(TREE)],
+    &[step(MAKES_REPOSITORY, |at| trees::commit(&at.tree()).map(|()| None)).goal(0.85).needs(TREE)],
     &[step("git_status_cold", |at| trees::status(&at.tree()).map(|()| None)).goal(1.0).needs(REPOSITORY)],
     &[step("git_clone", |at| trees::clone(&at.tree(), &at.scrap()).map(|()| None))
         .goal(0.85)
@@ -216,6 +220,8 @@ fn overwrite(at: &Place<'_>, length: usize) -> Result<Option<f64>> {
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) steps: Vec<Step>,
+    /// True if no later stage needs the repository in the source tree.
+    ends_repository: bool,
 }
 
 /// Picks the stages that contain the named steps, and what these need.
@@ -236,7 +242,12 @@ pub(crate) fn stages(names: &[String]) -> Result<Vec<Stage>> {
         }
     }
     let chosen = STAGES.iter().filter(|stage| stage.iter().any(|step| wanted.contains(&step.name)));
-    Ok(chosen.map(|stage| Stage { steps: stage.to_vec() }).collect())
+    let mut chosen: Vec<Stage> =
+        chosen.map(|stage| Stage { steps: stage.to_vec(), ends_repository: false }).collect();
+    if let Some(last) = chosen.iter_mut().rfind(|stage| stage.has_repository()) {
+        last.ends_repository = true;
+    }
+    Ok(chosen)
 }
 
 fn named(name: &str) -> Option<&'static Step> {
@@ -273,11 +284,20 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes away what no later stage needs.
+    /// True if there is a repository in the source tree after it.
+    fn has_repository(&self) -> bool {
+        self.steps.iter().any(|step| step.name == MAKES_REPOSITORY || step.needs.contains(&MAKES_REPOSITORY))
+    }
+
+    /// Takes away what no later stage needs. `rm_rf` removes the same files after a commit as
+    /// without one, and so as many as a contender that cannot commit.
     pub(crate) fn clear(&self, root: &Path) -> Result<()> {
-        let scrap = root.join(SCRAP);
-        if scrap.exists() {
-            std::fs::remove_dir_all(&scrap).with_context(|| format!("{}", scrap.display()))?;
+        let mut useless = vec![root.join(SCRAP)];
+        if self.ends_repository {
+            useless.push(root.join(SOURCES).join(".git"));
+        }
+        for path in useless.iter().filter(|path| path.exists()) {
+            std::fs::remove_dir_all(path).with_context(|| format!("{}", path.display()))?;
         }
         Ok(())
     }

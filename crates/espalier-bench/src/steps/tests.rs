@@ -52,3 +52,22 @@ fn a_repository_has_one_file_that_git_does_not_know() {
     std::fs::write(tree.join("b"), "b").unwrap();
     assert!(trees::status(&tree).is_err());
 }
+
+#[test]
+fn the_repository_goes_with_the_last_stage_that_needs_it() {
+    for asked in ["git_commit", "git_clone", "all"] {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = dir.path().join("tree/.git");
+        std::fs::create_dir_all(&repository).unwrap();
+        std::fs::write(dir.path().join("tree/a"), "a").unwrap();
+        for stage in stages(&[asked.into(), "rm_rf".into()]).unwrap() {
+            if stage.name() == "rm_rf" {
+                assert!(!repository.exists(), "{asked}");
+                assert!(dir.path().join("tree/a").exists(), "{asked}");
+            } else if stage.has_repository() {
+                assert!(repository.exists(), "{asked}: {}", stage.name());
+            }
+            stage.clear(dir.path()).unwrap();
+        }
+    }
+}
