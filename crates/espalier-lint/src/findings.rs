@@ -25,10 +25,12 @@ pub(crate) enum Check {
     TypeName,
     /// A link or anchor of a document leads nowhere.
     Link,
+    /// A test or function that a document names does not exist.
+    Name,
 }
 
 impl Check {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Upward,
         Self::Circle,
         Self::Unlisted,
@@ -39,6 +41,7 @@ impl Check {
         Self::Nesting,
         Self::TypeName,
         Self::Link,
+        Self::Name,
     ];
 }
 

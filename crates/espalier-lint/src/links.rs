@@ -54,7 +54,7 @@ fn join(path: &str, target: &str) -> Option<String> {
 }
 
 /// The lines of a document outside blocks of code.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(n, line)| {
         let is_fence = line.trim_start().starts_with("```");

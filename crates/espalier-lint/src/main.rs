@@ -1,5 +1,5 @@
 //! The structure lint: layers and circles of modules, sizes of functions, names of types, widths,
-//! words and links.
+//! words, links, and names in documents.
 //!
 //! `cargo run -p espalier-lint -- check` fails when a check finds something; `-- report` prints the
 //! figures and every finding. Both take the root of another checkout as a further argument.
@@ -18,6 +18,7 @@ mod layers;
 mod lexer;
 mod links;
 mod modules;
+mod names;
 mod report;
 mod resolve;
 mod text;

@@ -5,6 +5,7 @@ use crate::functions::functions;
 use crate::layers::{Layers, Structure, structure};
 use crate::links::links;
 use crate::modules::Crate;
+use crate::names::names;
 use crate::text::text;
 use crate::types::{commonest_names, shared_names, sizes};
 use crate::workspace::Workspace;
@@ -62,6 +63,7 @@ fn all(workspace: &Workspace) -> Result<All> {
     findings.extend(functions(workspace)?);
     findings.extend(text(workspace));
     findings.extend(links(workspace));
+    findings.extend(names(workspace));
     findings.sort();
     Ok(All { findings, crates })
 }

@@ -22,8 +22,9 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
         amount: if args.full { Amount::FULL } else { Amount::MINUTE },
     };
     if let Some(page) = &args.html {
-        // Not after an hour.
-        std::fs::write(page, "").with_context(|| format!("{} cannot be written", page.display()))?;
+        // Not after an hour. An older page stays until there is a new one.
+        let opened = std::fs::File::options().append(true).create(true).open(page);
+        opened.with_context(|| format!("{} cannot be written", page.display()))?;
     }
     let results = compare::run(&plan, &mut |done| complain!("{done}"))?;
     if args.json {

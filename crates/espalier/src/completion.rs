@@ -21,6 +21,9 @@ use std::path::Path;
 /// The directory with snapshots, which no listing shows.
 const SNAPSHOTS_DIR: &str = ".snapshots";
 
+/// Mount options with a path behind them.
+const WITH_PATHS: [&str; 4] = ["disk_cache=", "journal=", "logfile=", "metrics=unix:"];
+
 /// Answers the shell and ends, if the environment says that a shell asks.
 pub(crate) fn answer() {
     let shells = Shells(&[&Bash, &Elvish, &Fish, &Powershell, &AutoloadedZsh]);
@@ -140,6 +143,15 @@ fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
         let images = words().into_iter().map(|word| snapshots_of(Path::new(&word)));
         let names = images.flatten().filter(|name| name.starts_with(begun));
         return names.map(|name| CompletionCandidate::new(format!("{lead}snapshot={name}"))).collect();
+    }
+    if let Some(key) = WITH_PATHS.iter().find(|key| last.starts_with(**key)) {
+        let found = PathCompleter::any().complete(OsStr::new(&last[key.len()..]));
+        let whole = |path: &CompletionCandidate| {
+            let mut option = OsString::from(format!("{lead}{key}"));
+            option.push(path.get_value());
+            CompletionCandidate::new(option)
+        };
+        return found.iter().map(whole).collect();
     }
     let each =
         MOUNT_OPTIONS.iter().flat_map(|option| option.names.split(", ").map(move |name| (name, option)));

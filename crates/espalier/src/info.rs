@@ -54,7 +54,7 @@ fn hint_when_full(source: &Path, space: &Value) -> Option<String> {
 
 fn describe(source: &Path) -> Result<Value> {
     if source.is_dir() || mounts::is_dead(source) {
-        return ask_server(source);
+        return ask_at(&mount_or(source, "name an image or a mount point")?);
     }
     if let Some(dir) = image::mounted(source) {
         return ask_server(&dir);
@@ -69,7 +69,15 @@ fn describe(source: &Path) -> Result<Value> {
 }
 
 /// The mount at, or around, `dir`.
+///
+/// # Errors
+/// There is none, or its server has died.
 pub(crate) fn mount_around(dir: &Path) -> Result<mounts::MountEntry> {
+    mount_or(dir, "name a directory of a mount (findmnt lists mounts)")
+}
+
+/// The same; the advice is for a caller that named something else.
+fn mount_or(dir: &Path, advice: &str) -> Result<mounts::MountEntry> {
     if mounts::is_dead(dir) {
         bail!(has_died(dir));
     }
@@ -77,12 +85,7 @@ pub(crate) fn mount_around(dir: &Path) -> Result<mounts::MountEntry> {
     let above = dir.ancestors().find_map(|d| mounts::at(d).ok().flatten());
     match above.filter(mounts::MountEntry::is_espalier) {
         Some(mount) => Ok(mount),
-        None => {
-            bail!(
-                "{}: no Espalier file system is mounted there; name an image or a mount point",
-                dir.display()
-            )
-        }
+        None => bail!("{}: no Espalier file system is mounted there; {advice}", dir.display()),
     }
 }
 
@@ -114,7 +117,10 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> R
 
 /// Asks the server of the mount at (or around) `dir`.
 pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
-    let mount = mount_around(dir)?;
+    ask_at(&mount_around(dir)?)
+}
+
+fn ask_at(mount: &mounts::MountEntry) -> Result<Value> {
     ask_for(&mount.dir, DESCRIPTION_XATTR, MAX_DESCRIPTION_BYTES, "ask it")
 }
 

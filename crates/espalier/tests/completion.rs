@@ -67,6 +67,13 @@ fn snapshots_mounts_and_paths_are_offered() {
     assert_eq!(bash_offers(&["espalier", "snapshot", "delete", image, "bef"]), ["before"]);
     let option = bash_offers(&["espalier", "mount", image, dir, "-o", "ro,snapshot=a"]);
     assert_eq!(option, ["ro,snapshot=after"]);
+    let begun = image.strip_suffix(".img").unwrap();
+    for key in ["journal=", "noatime,disk_cache=", "metrics=unix:"] {
+        assert_eq!(
+            bash_offers(&["espalier", "mount", "-o", &format!("{key}{begun}")]),
+            [format!("{key}{image}")]
+        );
+    }
 }
 
 #[test]

@@ -30,6 +30,17 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// What systemd has to say about the unit: nothing. Its programs have to be where it says.
+fn verify(unit: &str, dir: &Path) {
+    let path = dir.join("espalier@.service");
+    std::fs::write(&path, unit).unwrap();
+    let verified = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
+    // It looks at the units of the machine, too, which may have faults of their own.
+    let said = String::from_utf8_lossy(&verified.stderr);
+    assert!(verified.status.success() && !said.contains("espalier"), "{said}");
+    std::fs::remove_file(path).unwrap();
+}
+
 #[test]
 fn pages_completions_units_and_helpers_are_installed_and_removed() {
     let root = tempfile::tempdir().unwrap();
@@ -59,6 +70,7 @@ fn pages_completions_units_and_helpers_are_installed_and_removed() {
     }
     let unit = std::fs::read_to_string(at("usr/lib/systemd/system/espalier@.service")).unwrap();
     assert!(unit.contains("ExecStart=/usr/bin/espalier"), "{unit}");
+    verify(&unit.replace("/usr/bin/espalier", env!("CARGO_BIN_EXE_espalier")), root.path());
     make("uninstall", root.path());
     assert_eq!(files(root.path()), Vec::<PathBuf>::new());
 }

@@ -52,6 +52,11 @@ fn bench_says_what_it_does_not_do() {
     let words = ["bench".as_ref(), "--html".as_ref(), page.as_os_str(), place.dir.as_os_str()];
     espalier(&words).refused(1, &["page.html cannot be written"]);
     assert!(fs::read_dir(&place.dir).unwrap().next().is_none(), "work is left behind");
+    let page = place.base.path().join("page.html");
+    fs::write(&page, "of last year").unwrap();
+    let words = ["bench".as_ref(), "--html".as_ref(), page.as_os_str(), missing.as_os_str()];
+    espalier(&words).refused(1, &["missing cannot be used"]);
+    assert_eq!(fs::read_to_string(&page).unwrap(), "of last year");
 }
 
 fn fsck_json(place: &Place, more: &[&str]) -> (Ran, Value) {

@@ -87,7 +87,10 @@ fn stat_prints_lines_for_people() {
     assert_eq!(lines[0], lines[22]);
     on_mount(&place, &["stat", "--interval", "0"]).refused(1, &["--interval"]);
     on_mount(&place, &["top"]).refused(1, &["espalier stat"]);
-    espalier(&["stat", "/"]).refused(1, &["no Espalier file system"]);
+    for command in ["stat", "top", "trace"] {
+        espalier(&[command, "/"]).refused(1, &["no Espalier file system", "directory of a mount"]);
+    }
+    espalier(&["info", "/"]).refused(1, &["no Espalier file system", "an image or a mount point"]);
 }
 
 /// A trace that is on.

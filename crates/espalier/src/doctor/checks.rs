@@ -5,7 +5,7 @@ use crate::logging::Sink;
 use crate::units::Size;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The first kernel with FUSE over io_uring.
 const FIRST_KERNEL_WITH_IO_URING: (u32, u32) = (6, 14);
@@ -183,15 +183,38 @@ impl System {
     fn memory(&self) -> Finding {
         const WHAT: &str = "memory";
         let total = self.read("/proc/meminfo").as_deref().and_then(total_memory);
-        let Some(bytes) = total else {
+        let Some(total) = total else {
             return Finding::advice(WHAT, "unknown", "mount /proc");
         };
-        let found = Size(bytes).to_string();
-        if bytes >= COMFORTABLE_MEMORY_BYTES {
+        let limit = self.memory_limit().filter(|limit| *limit < total);
+        let found = match limit {
+            Some(limit) => format!("{}, of which this control group may take {}", Size(total), Size(limit)),
+            None => Size(total).to_string(),
+        };
+        if limit.unwrap_or(total) >= COMFORTABLE_MEMORY_BYTES {
             Finding::good(WHAT, found)
         } else {
             Finding::advice(WHAT, found, "mount with --cache 256M: a mount takes up to 2 GiB by default")
         }
+    }
+
+    /// The least limit on memory of the control groups that this process is in, in bytes, as a
+    /// container or a unit of systemd has one. A server that it starts is in them, too.
+    fn memory_limit(&self) -> Option<u64> {
+        let groups = self.read("/proc/self/cgroup")?;
+        let of_group = |line: &str| {
+            let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+            // The one hierarchy of today has no name, the older one for memory is called so.
+            let (root, file) = match controllers {
+                "" => ("/sys/fs/cgroup", "memory.max"),
+                "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                _ => return None,
+            };
+            let above = Path::new(group).ancestors();
+            let files = above.map(|group| format!("{root}{}/{file}", group.display()));
+            files.filter_map(|file| self.read(&file)?.parse::<u64>().ok()).min()
+        };
+        groups.lines().filter_map(of_group).min()
     }
 
     fn open_files(&self) -> Finding {
@@ -212,7 +235,12 @@ impl System {
         match &self.sink {
             Sink::Journal => Finding::good(WHAT, "the journal (journalctl -t espalier)"),
             Sink::Syslog => Finding::good(WHAT, "the system log"),
-            Sink::File(path) => Finding::good(WHAT, path.display().to_string()),
+            Sink::File(path) if is_creatable(path) => Finding::good(WHAT, path.display().to_string()),
+            Sink::File(path) => Finding::advice(
+                WHAT,
+                format!("lost: {} cannot be written", path.display()),
+                "mount with -o logfile=FILE",
+            ),
             Sink::Nowhere => Finding::advice(
                 WHAT,
                 "lost: there is no journal, no system log and no home directory",
@@ -236,6 +264,13 @@ impl System {
             Finding::good(WHAT, "can be made")
         }
     }
+}
+
+/// True if this user may write the file, or make it with the directories above.
+fn is_creatable(path: &Path) -> bool {
+    let Some(there) = path.ancestors().find(|path| path.exists()) else { return false };
+    let fits = there.is_dir() != (there == path);
+    fits && rustix::fs::access(there, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 /// Bytes of memory that a table of proc(5) `/proc/meminfo` tells.

@@ -71,3 +71,54 @@ fn every_kind_of_error_has_a_section() {
         assert!(text.contains(&format!("\n.BR \"{name}\"")), "{kind}: {name}");
     }
 }
+
+/// Errors that mean on a mount what they mean everywhere.
+const AS_EVERYWHERE: [&str; 14] = [
+    "ENOTDIR",
+    "EISDIR",
+    "ENOTEMPTY",
+    "ENAMETOOLONG",
+    "EACCES",
+    "EMLINK",
+    "EFBIG",
+    "ENODATA",
+    "ERANGE",
+    "E2BIG",
+    "ENXIO",
+    "ELOOP",
+    "EOPNOTSUPP",
+    "EBUSY",
+];
+
+/// What programs in a mount are told by number.
+#[test]
+fn every_number_of_an_error_has_a_section_or_means_what_it_means_everywhere() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../espalier-fs/src/model/error.rs");
+    let source = fs::read_to_string(source).unwrap();
+    let kinds = source.split("pub enum FsErrorKind {").nth(1).unwrap().split("\n}").next().unwrap();
+    let numbers: Vec<&str> =
+        kinds.lines().filter_map(|line| line.rsplit_once('(')?.1.strip_suffix(").")).collect();
+    assert!(numbers.len() > 20 && AS_EVERYWHERE.iter().all(|number| numbers.contains(number)), "{numbers:?}");
+    let pages = pages().unwrap();
+    let text = String::from_utf8_lossy(&pages[0].text).into_owned();
+    for number in numbers {
+        let has_section = text.lines().any(|line| line.starts_with(".BR \"") && line.contains(number));
+        assert!(has_section || AS_EVERYWHERE.contains(&number), "{number}");
+    }
+}
+
+/// Where an object store says what the page explains.
+#[test]
+fn sections_for_object_stores_have_the_words_of_their_messages() {
+    let pages = pages().unwrap();
+    let text = String::from_utf8_lossy(&pages[0].text).into_owned();
+    for (file, said) in [
+        ("claim", "has it open for writing"),
+        ("publish", "took the store over"),
+        ("error", "check the credentials"),
+    ] {
+        let path = format!("{}/../espalier-object/src/device/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+        assert!(fs::read_to_string(path).unwrap().contains(said), "{file}: {said}");
+        assert!(text.contains(&format!("\n.BR \"{said}\"")), "{said}");
+    }
+}

@@ -77,13 +77,15 @@ impl Settings {
     /// # Errors
     /// An option that is unknown or has a wrong value.
     pub(crate) fn new(lists: &[String], cache: Option<Size>) -> Result<Self> {
-        let mut settings = Self { words: lists.join(","), ..Self::default() };
+        let given: Vec<&str> = lists.iter().map(String::as_str).filter(|list| !list.is_empty()).collect();
+        let mut settings = Self { words: given.join(","), ..Self::default() };
         for option in split(&settings.words.clone()) {
             settings.apply(option)?;
         }
         if let Some(Size(cache)) = cache {
             settings.cache = cache;
-            settings.words = format!("{},cache={cache}", settings.words);
+            let lead = if settings.words.is_empty() { "" } else { "," };
+            settings.words += &format!("{lead}cache={cache}");
         }
         if settings.cache < MIN_CACHE_BYTES {
             bail!(
@@ -98,8 +100,9 @@ impl Settings {
     /// Reads the options of the configuration files and those of the command, in this order; what
     /// is enforced comes last. A remount takes none of the files but what is enforced.
     ///
-    /// # Errors As for [`Settings::new`], with the line of the file; an option of the command or of
-    /// the user's file that the machine does not allow.
+    /// # Errors
+    /// As for [`Settings::new`], with the line of the file; an option of the command or of the
+    /// user's file that the machine does not allow.
     pub(crate) fn by_rules(lists: &[String], cache: Option<Size>, rules: &MountRules) -> Result<Self> {
         let read = |list: &String| Self::new(std::slice::from_ref(list), None);
         for rule in [&rules.system, &rules.user, &rules.enforce].into_iter().flatten() {
@@ -298,6 +301,9 @@ mod tests {
         assert!(settings.mount.writeback && settings.cache == 1 << 30);
         assert_eq!(settings.mount.sync_interval.as_secs(), 7);
         assert_eq!(settings.atime, Atime::Never);
+        assert_eq!(settings.words, "writeback,commit=9,commit=8,noatime,commit=7,cache=1073741824");
+        let none = Settings::by_rules(&[String::new()], None, &files)?;
+        assert_eq!(none.words, "writeback,commit=9,commit=8,noatime");
         let remount = Settings::by_rules(&["remount,ro".into()], None, &files)?;
         assert!(!remount.mount.writeback, "a remount asks for what the files say");
         Ok(())

@@ -1,6 +1,5 @@
 use super::super::finding::Grade;
 use super::*;
-use std::path::Path;
 use tempfile::TempDir;
 
 /// A system with nothing but what a test puts there.
@@ -85,5 +84,51 @@ fn memory_is_read_from_its_table() {
     assert_eq!(total_memory("MemTotal:  2048 kB\nMemFree: 5 kB"), Some(2 << 20));
     for table in ["", "MemTotal: x kB", "MemTotal: 99999999999999999999 kB", "MemTotal: 5 MB"] {
         assert_eq!(total_memory(table), None, "{table}");
+    }
+}
+
+#[test]
+fn the_least_limit_of_control_groups_counts() {
+    let (_dir, system) = bare("6.18.0", true);
+    put(&system, "/proc/meminfo", "MemTotal:       24624396 kB\n");
+    let memory = || system.memory();
+    assert_eq!(memory().grade, Grade::Good);
+    put(&system, "/proc/self/cgroup", "12:cpu,cpuacct:/a\n0::/a.slice/b.service\n");
+    assert_eq!(memory().grade, Grade::Good, "it has no limit");
+    put(&system, "/sys/fs/cgroup/a.slice/b.service/memory.max", "max\n");
+    put(&system, "/sys/fs/cgroup/a.slice/memory.max", "8589934592\n");
+    let found = memory();
+    assert_eq!((found.grade, found.advice), (Grade::Good, None));
+    assert!(found.found.ends_with("may take 8 GiB"), "{}", found.found);
+    put(&system, "/sys/fs/cgroup/a.slice/b.service/memory.max", "536870912\n");
+    let found = memory();
+    assert_eq!(found.grade, Grade::Advice);
+    assert!(found.found.ends_with("may take 512 MiB"), "{}", found.found);
+    // A container sees its own group as the root. Of the older hierarchy none is told by a number
+    // that no memory has.
+    put(&system, "/proc/self/cgroup", "0::/\n");
+    put(&system, "/sys/fs/cgroup/memory.max", "1073741824\n");
+    assert!(memory().found.ends_with("may take 1 GiB"));
+    put(&system, "/proc/self/cgroup", "4:memory:/c\n1:name=systemd:/c\n");
+    put(&system, "/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_eq!(memory().grade, Grade::Good);
+    put(&system, "/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "1073741824\n");
+    assert_eq!(memory().grade, Grade::Advice);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_noticed() {
+    let (dir, mut system) = bare("6.18.0", false);
+    system.sink = Sink::File(dir.path().join("home/.local/log"));
+    assert_eq!(system.log().grade, Grade::Good, "it can be made");
+    put(&system, "file", "");
+    system.sink = Sink::File(dir.path().join("file"));
+    assert_eq!(system.log().grade, Grade::Good, "it is there");
+    // A directory is no log, and below a file there is nothing, for root neither.
+    for path in ["", "file/log"] {
+        system.sink = Sink::File(dir.path().join(path));
+        let found = system.log();
+        assert_eq!(found.grade, Grade::Advice, "{path}");
+        assert!(found.found.contains("cannot be written"), "{}", found.found);
     }
 }
