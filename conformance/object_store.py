@@ -2,8 +2,9 @@
 
 On versitygw and moto: a tree, deaths of the writer, a check after each. On versitygw also a second
 machine that takes over (a network namespace with a disk cache of its own), deaths of writers at work
-on both machines in turn, a server that is away for a while, fsx, and pjdfstest beside an image. In a
-directory ten readers follow a writer. s3s-fs loses races of conditional puts: it has to be refused.
+on both machines in turn, writers of both that begin at the same time, a server that is away for a
+while, fsx, and pjdfstest beside an image. In a directory ten readers follow a writer. s3s-fs loses
+races of conditional puts: it has to be refused.
 $ESPALIER names the program. Needs root, and what `scripts/install-deps objects` installs.
 """
 
@@ -37,6 +38,8 @@ FSX_OPERATIONS = 3000
 # Writers that are killed at work, and files that each of them makes durable before.
 KILLED_WRITERS, SYNCED_FILES = 8, range(3, 12)
 READERS, FOLLOWED_FILES = 10, 60
+# Pairs of writers that begin at the same time.
+RACES = 8
 # A reader that is not there by then does not follow.
 FOLLOW_LIMIT = 120
 
@@ -298,6 +301,50 @@ def deaths_at_work(machines, urls):
     expect(len(written) == KILLED_WRITERS and min(written.values()) > 0, f"writers did nothing: {written}")
 
 
+def at_once(bodies):
+    """Runs functions at the same time; gives what they return, or None for those that fail."""
+    found, begin = [None] * len(bodies), threading.Barrier(len(bodies))
+
+    def one(number, body):
+        begin.wait()
+        with contextlib.suppress(Failure, OSError):
+            found[number] = body()
+
+    threads = [threading.Thread(target=one, args=each) for each in enumerate(bodies)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def races(machines, urls):
+    """Writers begin from one root at the same time: one of them wins, and no sync is lost."""
+    machines[0].espalier("mkfs", "--size", "4G", urls[0])
+    synced = []
+    for number in range(RACES):
+        # Without being told to take over, the slower one is refused.
+        take_over = ["--take-over"] if number % 2 else []
+
+        def writer(each, number=number, take_over=take_over):
+            machines[each].mount(urls[each], *take_over)
+            write_synced(machines[each].dir / f"race{number}-{each}", content(number))
+            return f"race{number}-{each}", number
+
+        won = [each for each in at_once([lambda each=each: writer(each) for each in range(2)]) if each]
+        expect(won if take_over else len(won) == 1, f"race {number} was won by {won}")
+        synced += won
+        for machine in machines:
+            # One that was taken over says so, and ends.
+            machine.run("umount", machine.dir)
+            machine.clean_up()
+        sound(machines[0], urls[0])
+    machines[1].mount(urls[1], "--take-over")
+    for name, number in synced:
+        expect((machines[1].dir / name).read_bytes() == content(number), f"{name} is not what was synced")
+    machines[1].umount()
+
+
 def followers(writer, readers, store):
     """Many machines follow a writer; each sees whole files, in the order in which they were synced."""
     writer.espalier("mkfs", "--size", "4G", f"file://{store}")
@@ -450,6 +497,8 @@ def on_versitygw(program, base, step):
             step("versitygw: a second machine", second_machine, first, second, server.url("second"))
             urls = server.url("at-work"), server.url("at-work") + "&region=" + REGION
             step("versitygw: deaths at work", deaths_at_work, (first, second), urls)
+            urls = server.url("races"), server.url("races") + "&region=" + REGION
+            step("versitygw: races", races, (first, second), urls)
             step("versitygw: away", away, first, server, server.url("away"))
             step("versitygw: journal", journal, first, server, server.url("journal"))
             step("versitygw: fsx, pjdfstest", suites, first, server.url("suites"), base)

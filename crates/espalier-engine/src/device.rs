@@ -106,6 +106,21 @@ impl GuardedDevice {
         self.inner.read_ahead_bytes()
     }
 
+    /// True if a write that is found after a crash was preceded by all that returned before it
+    /// began, so that no order needs a sync.
+    pub(crate) fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
+    }
+
+    /// Makes what was written durable before anything that follows. Nothing has to be done for that
+    /// where the device keeps the order of writes.
+    ///
+    /// # Errors
+    /// As for [`Self::sync`].
+    pub(crate) fn sync_before_next(&self) -> Result<()> {
+        if self.keeps_order() { self.writable() } else { self.sync() }
+    }
+
     /// The bytes of `extent`. The caller has checked that its length is reasonable.
     ///
     /// # Errors

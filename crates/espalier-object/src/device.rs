@@ -29,6 +29,7 @@ mod options;
 mod probe;
 mod publish;
 mod read;
+mod tables;
 
 pub use check::{CheckReport, check_objects};
 pub use object_device::ObjectDevice;

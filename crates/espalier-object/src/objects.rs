@@ -86,6 +86,11 @@ impl ObjectTable {
         self.0.values()
     }
 
+    /// Those that were made last come first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = &ObjectEntry> {
+        self.0.values().rev()
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ObjectEntry> {
         self.0.values_mut()
     }

@@ -89,6 +89,16 @@ struct State {
     changes: u64,
     record_one_in: u64,
     points: Vec<BucketPoint>,
+    parallel: Parallel,
+}
+
+/// How requests follow each other.
+#[derive(Debug, Default)]
+struct Parallel {
+    /// The longest chain of requests that have ended.
+    rounds: u64,
+    under_way: usize,
+    most_under_way: usize,
 }
 
 /// An object store in memory.
@@ -185,6 +195,18 @@ impl SimulatedBucket {
         self.0.lock().point()
     }
 
+    /// The longest chain of requests so far of which each began when the one before had been waited
+    /// for: how many times the delay of a request its callers have waited, if they do nothing else.
+    pub fn rounds(&self) -> u64 {
+        self.0.lock().parallel.rounds
+    }
+
+    /// The most requests that were under way at a time since the last call.
+    pub fn take_most_under_way(&self) -> usize {
+        let parallel = &mut self.0.lock().parallel;
+        std::mem::replace(&mut parallel.most_under_way, parallel.under_way)
+    }
+
     /// Names and lengths of all objects.
     pub fn objects(&self) -> Vec<(String, u64)> {
         let state = self.0.lock();
@@ -224,6 +246,7 @@ impl Bucket for SimulatedBucket {
             _ => false,
         };
         state.under_way.insert(id, request);
+        let round = state.parallel.begin();
         let one_in = state.record_one_in;
         if decides && state.random.one_in(one_in) {
             let point = BucketPoint { reach: state.changes + 1, ..state.point() };
@@ -235,29 +258,45 @@ impl Bucket for SimulatedBucket {
             let chosen = *state.random.choose(&ids);
             state.carry_out(chosen);
         }
-        Box::new(SimulatedTicket(Arc::clone(&self.0), id))
+        Box::new(SimulatedTicket { state: Arc::clone(&self.0), id, round })
     }
 }
 
-struct SimulatedTicket(Arc<Mutex<State>>, u64);
+struct SimulatedTicket {
+    state: Arc<Mutex<State>>,
+    id: u64,
+    /// Its place in the longest chain of requests that it ends.
+    round: u64,
+}
 
 impl Ticket for SimulatedTicket {
     fn wait(self: Box<Self>) -> Result<Reply, Failure> {
-        let mut state = self.0.lock();
-        state.carry_out(self.1);
+        let mut state = self.state.lock();
+        state.carry_out(self.id);
+        state.parallel.rounds = state.parallel.rounds.max(self.round);
         let gone = || Err(Failure::new(FailureKind::Unknown, "the simulation lost a request"));
-        state.outcomes.remove(&self.1).unwrap_or_else(gone)
+        state.outcomes.remove(&self.id).unwrap_or_else(gone)
     }
 }
 
 impl Drop for SimulatedTicket {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.outcomes.remove(&self.1);
+        let mut state = self.state.lock();
+        state.parallel.under_way -= 1;
+        state.outcomes.remove(&self.id);
         // Nothing comes of a get whose caller is gone; a change may still take effect.
-        if state.under_way.get(&self.1).is_some_and(|request| !request.changes()) {
-            state.under_way.remove(&self.1);
+        if state.under_way.get(&self.id).is_some_and(|request| !request.changes()) {
+            state.under_way.remove(&self.id);
         }
+    }
+}
+
+impl Parallel {
+    /// A request begins; returns its round.
+    fn begin(&mut self) -> u64 {
+        self.under_way += 1;
+        self.most_under_way = self.most_under_way.max(self.under_way);
+        self.rounds + 1
     }
 }
 
@@ -277,6 +316,7 @@ impl State {
             changes: 0,
             record_one_in: 0,
             points: Vec::new(),
+            parallel: Parallel::default(),
         }
     }
 

@@ -22,7 +22,7 @@ const FEW: u64 = 16 * ((68 << 10) + 32);
 
 fn with_cache(directory: &Path, bytes: u64) -> Options {
     let cache = DiskCache::open(directory, bytes, WAIT).unwrap();
-    Options { cache_bytes: 0, disk_cache: Some(Arc::new(cache)), probe: false, ..options() }
+    Options { cache_bytes: 0, ahead_bytes: 0, disk_cache: Some(Arc::new(cache)), probe: false, ..options() }
 }
 
 struct Store {

@@ -141,7 +141,7 @@ fn a_bucket_that_is_deleted_gives_errors_and_no_endless_wait() {
     let (bucket, _, environment) = simulated(13);
     ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
     let open = |access| {
-        let options = Options { cache_bytes: 0, budget: None, ..options() };
+        let options = Options { cache_bytes: 0, ahead_bytes: 0, budget: None, ..options() };
         ObjectDevice::open(bucket.clone(), &environment, access, options)
     };
     let device = open(Access::Write).unwrap();

@@ -260,6 +260,10 @@ impl Device for SimulatedJournaledDevice {
         self.device.read_at(offset, buffer)
     }
 
+    fn keeps_order(&self) -> bool {
+        self.device.keeps_order()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         self.device.write_at(offset, buffers)?;
         self.maintain()

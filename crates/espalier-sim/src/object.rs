@@ -135,6 +135,10 @@ impl Device for SimulatedObjectDevice {
         self.device.read_ahead_bytes()
     }
 
+    fn keeps_order(&self) -> bool {
+        self.device.keeps_order()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         self.device.write_at(offset, buffers)
     }

@@ -160,6 +160,10 @@ impl<D: Device> Device for CountingDevice<D> {
         self.inner.read_ahead_bytes()
     }
 
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         self.writes.count(buffers.iter().map(|b| b.len() as u64).sum());
         self.inner.write_at(offset, buffers)

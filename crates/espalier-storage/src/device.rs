@@ -40,6 +40,13 @@ pub trait Device: Send + Sync + Debug {
         0
     }
 
+    /// True if writes that follow each other are found in that order after a crash: if a write is
+    /// found, then so is every write that returned before it began. [`Device::sync`] makes writes
+    /// durable then, but no order needs it.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
     /// Writes the concatenation of `buffers` at byte `offset`. Each buffer is aligned by itself.
     /// Not durable before [`Device::sync`].
     ///
@@ -81,6 +88,10 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
 
     fn read_ahead_bytes(&self) -> u64 {
         (**self).read_ahead_bytes()
+    }
+
+    fn keeps_order(&self) -> bool {
+        (**self).keeps_order()
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {

@@ -108,6 +108,10 @@ impl Device for GatedDevice {
         self.inner.read_ahead_bytes()
     }
 
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         let _change = self.begin(Operation::Write)?;
         self.inner.write_at(offset, buffers)

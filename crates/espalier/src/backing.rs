@@ -189,6 +189,10 @@ impl Device for LeasedDevice {
         self.device.read_ahead_bytes()
     }
 
+    fn keeps_order(&self) -> bool {
+        self.device.keeps_order()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
         self.device.write_at(offset, buffers)
     }

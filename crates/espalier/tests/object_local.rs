@@ -200,3 +200,30 @@ fn a_reader_follows_a_writer() {
     place.umount().ok();
     assert!(place.fsck().ok().contains("clean"));
 }
+
+#[test]
+fn a_reader_has_a_snapshot_beside_the_writer_and_metrics_count_requests() {
+    let place = object_place();
+    let socket = place.path("metrics");
+    place.mount(&["-o", &format!("metrics=unix:{}", socket.display())]).ok();
+    write_synced(&place.dir.join("file"), b"before");
+    espalier(&["snapshot".as_ref(), "create".as_ref(), place.dir.as_os_str(), "one".as_ref()]).ok();
+    write_synced(&place.dir.join("file"), b"after");
+    let mut reader = Place::new();
+    std::os::unix::fs::symlink(place.path("store"), reader.path("other")).unwrap();
+    reader.image = PathBuf::from(format!("file://{}", reader.path("other").display()));
+    reader.mount(&["-o", "ro,snapshot=one"]).ok();
+    assert_eq!(content(&reader.dir.join("file")), b"before");
+    assert_eq!(content(&place.dir.join("file")), b"after");
+    assert!(fs::write(reader.dir.join("mine"), b"x").is_err());
+    reader.umount().ok();
+    let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut metrics).unwrap();
+    let puts = "espalier_object_requests_total{verb=\"put\"} ";
+    let line = metrics.lines().find_map(|line| line.strip_prefix(puts)).expect("puts are counted");
+    assert!(line.parse::<f64>().unwrap() >= 4.0, "{line}");
+    place.umount().ok();
+    assert!(place.fsck().ok().contains("clean"));
+}

@@ -14,7 +14,8 @@
 //! - groups are written in the order in which their batches were taken, one after the other; only
 //!   their value parts are written in any order. If one cannot be written, none behind it is;
 //! - a value part is written before the group that names it, and one device sync covers both; of
-//!   groups that no sync is known to cover, recovery checks the values as well as the blocks;
+//!   groups that no sync is known to cover, recovery checks the values as well as the blocks, if
+//!   the device does not keep the order of writes;
 //! - after the first failed write or sync every call fails.
 //!
 //! Large values of a large group are bound early (design: [BetrFS 0.2, section 3] turned around):
@@ -111,7 +112,7 @@ pub(crate) struct LogConfig {
     /// recovery looks behind the end for signs of damage.
     pub(crate) unsynced_blocks: u64,
     /// Bytes of value parts that may be named and not synced before the next group begins. Bounds
-    /// how much data recovery has to check.
+    /// how much data recovery has to check; without bound where it has to check none.
     pub(crate) unsynced_values: u64,
     /// Groups that are under way at a time.
     pub(crate) groups: usize,

@@ -91,7 +91,7 @@ impl LogOpening<'_> {
             groups: recovered.groups.into(),
         };
         let state = LogState::new(recovered.last, ring);
-        let config = clamp(config, region);
+        let config = clamp(config, region, device.keeps_order());
         let (state, changed) = (RankedMutex::new(state), Condvar::new());
         let apart = Arc::default();
         let memory = Arc::default();
@@ -142,7 +142,7 @@ fn check_region(region: Extent) -> Result<()> {
     Ok(())
 }
 
-fn clamp(config: LogConfig, region: Extent) -> LogConfig {
+fn clamp(config: LogConfig, region: Extent, keeps_order: bool) -> LogConfig {
     let most = LogConfig::default();
     let group_bytes = config.group_bytes.min(most.group_bytes).min(max_batch(region));
     LogConfig {
@@ -153,7 +153,11 @@ fn clamp(config: LogConfig, region: Extent) -> LogConfig {
         },
         group_bytes,
         unsynced_blocks: config.unsynced_blocks.min(most.unsynced_blocks).max(1),
-        unsynced_values: config.unsynced_values.min(most.unsynced_values).max(1),
+        // Recovery checks no values of a device that keeps the order of writes.
+        unsynced_values: match keeps_order {
+            true => u64::MAX,
+            false => config.unsynced_values.min(most.unsynced_values).max(1),
+        },
         groups: config.groups.max(1),
         unlogged: config.unlogged,
         recovery_memory: config.recovery_memory,

@@ -131,9 +131,30 @@ impl Log {
         LogPosition { block, lsn, chain, synced: state.ring.head }
     }
 
+    /// Tells a device that keeps the order of writes, and so stores what it is not told about, that
+    /// blocks before `end` are not needed. One thread trims at a time, and nothing is written over
+    /// these blocks before it has.
+    fn discard_before(&self, end: u64) {
+        if !self.device.keeps_order() {
+            return;
+        }
+        let (mut at, end) = {
+            let state = self.state.lock();
+            (state.ring.tail, end.min(state.ring.head))
+        };
+        let ring = u64::from(self.region.blocks);
+        while at < end {
+            let place = at % ring;
+            let blocks = (ring - place).min(end - at) as u32;
+            self.device.discard(Extent { start: self.region.start + place, blocks });
+            at += u64::from(blocks);
+        }
+    }
+
     /// Gives up everything before `position`: a superblock that is durable starts replay there.
     /// Batches that it covers and that were never written need not be any more.
     pub(crate) fn trim(&self, position: LogPosition) {
+        self.discard_before(position.block);
         let mut gone = (Vec::new(), Vec::new());
         let mut state = self.state.lock();
         debug_assert!(

@@ -14,13 +14,20 @@ const KEPT_KEYS_BEHIND_LARGE_READER: usize = 256;
 /// read far ahead of small files has left the caches of the processor when it is used.
 const SMALL_READS_AFTER_LARGE: u8 = 16;
 
+/// The part of the bytes that a device wants announced which the first window has: of large reads,
+/// and of small ones, which may end soon.
+const FIRST_LARGE_PART: u64 = 4;
+const FIRST_SMALL_PART: u64 = 16;
+
 /// The first window of a scan and its longest, in bytes of memory. The longest keeps a device busy.
 /// For large reads it is longer: where the mount prefetches large files for an application, the two
 /// read in turn and use up a short window faster than the next one is found.
-/// Where the device wants more bytes announced than that, the longest has as many.
+/// Where the device wants more bytes announced than that, the longest has as many, and the first
+/// has a part of them: each doubling would take as long as one of its requests.
 fn window_bytes(is_large: bool, device_bytes: u64) -> Range<u64> {
     let sizes = if is_large { 2 << 20..16 << 20 } else { 256 << 10..4 << 20 };
-    sizes.start..sizes.end.max(device_bytes)
+    let part = if is_large { FIRST_LARGE_PART } else { FIRST_SMALL_PART };
+    sizes.start.max(device_bytes / part)..sizes.end.max(device_bytes)
 }
 
 /// See the [module](self).

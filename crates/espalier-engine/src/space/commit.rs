@@ -7,6 +7,10 @@
 //! 3. superblock `n + 1` to the other slot and to the spare place: `n` or `n + 1`, each complete (a
 //!    sector is written or not), and whichever is found to be the newest counts;
 //! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
+//!
+//! On a device that [keeps the order of writes](espalier_storage::Device::keeps_order) the first
+//! sync is left out, and the second comes after the copy in the other slot: what is found after a
+//! crash is the state after some of these writes in their order, so one of the states above.
 
 use super::table::Table;
 use super::{Roots, Space, Superblock, VolumeTable, byte_table, piece_table, reclaim_list, space_map};
@@ -226,15 +230,16 @@ impl Space {
         next.dead_values = self.tables.dead_values.load(Ordering::Relaxed);
         (next.uuid, next.label, next.geometry, next.created) =
             (current.uuid, current.label, current.geometry, current.created);
-        self.device.sync().context(|| "syncing a checkpoint".into())?;
+        self.device.sync_before_next().context(|| "syncing a checkpoint".into())?;
         next.write(&self.device).context(|| "writing the superblock".into())?;
         next.write_spare(&self.device).context(|| "writing the spare superblock".into())?;
-        self.device.sync().context(|| "syncing the superblock".into())?;
+        self.device.sync_before_next().context(|| "syncing the superblock".into())?;
         // The other slot gets the same checkpoint, so that damage to either one takes nothing back.
         // It need not be durable before the next superblock is written, and a sync precedes that.
         next.generation += 1;
         next.write(&self.device).context(|| "writing the second superblock".into())?;
-        if next.clean {
+        // Where writes keep their order, one sync is for all of them.
+        if next.clean || self.device.keeps_order() {
             self.device.sync().context(|| "syncing the second superblock".into())?;
         }
         *self.current.write() = next;

@@ -55,6 +55,7 @@ fn set_bits(bytes: &mut [u8], from: u64, count: u64, value: bool) -> Option<u64>
 /// region; otherwise as for [`Table::read`].
 pub(super) fn load(table: &Table, geometry: &Geometry) -> Result<Vec<u64>> {
     let pages = geometry.blocks.div_ceil(BLOCKS_PER_PAGE);
+    table.prefetch_announced(pages as usize);
     let mut words = vec![0; geometry.blocks.div_ceil(64) as usize];
     let outside = || Error::damaged("the space map accounts for blocks outside the data region");
     for number in 0..pages {

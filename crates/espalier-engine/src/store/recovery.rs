@@ -15,15 +15,20 @@ use crate::index::Index;
 use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
-use crate::log::LogConfig;
+use crate::log::{LogConfig, LogPosition};
 use crate::model::error::Context;
 use crate::model::ids::IndexId;
 use crate::model::options::{Compression, OpenOptions};
-use crate::space::{OpenedSpace, Space, VolumeTable, heal};
-use crate::{Error, Result};
+use crate::space::{OpenedSpace, Space, Superblock, VolumeTable, heal, read_superblocks};
+use crate::{Error, Extent, Result};
 use espalier_storage::{Device, Environment};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Blocks of the log that are announced when a store is opened: 1 MiB, as its reader reads at once.
+const ANNOUNCED_LOG_BLOCKS: u64 = 256;
+/// Roots of indexes that are expected to be read: those of the first volumes.
+const MAX_EXPECTED_ROOTS: usize = 12;
 
 /// Opens the store on `device`.
 pub(super) fn open(
@@ -37,6 +42,10 @@ pub(super) fn open(
     let opening = Opening::new(env, device, options, space.clone(), compression_of(&space)?)?;
     let Opening { trees, options, superblock, .. } = &opening;
     let (indexes, roots) = indexes_of(&space, &volumes);
+    if opening.device.wants_announcements() {
+        // They arrive while the log is read.
+        trees.pieces.expect(roots.values().filter_map(|root| root.node).take(MAX_EXPECTED_ROOTS));
+    }
     let deleted: Arc<DeletedRanges> = Arc::default();
     if superblock.untidy {
         indexes.keys().for_each(|id| deleted.note_all(*id));
@@ -77,11 +86,32 @@ fn compression_of(space: &Space) -> Result<Compression> {
 /// Opens the space on `device`, and mends superblocks that are damaged.
 fn open_space(device: &Arc<GuardedDevice>, options: &OpenOptions) -> Result<OpenedSpace> {
     let healed = if options.read_only { Vec::new() } else { heal(device)? };
+    announce_opening(device);
     let mut opened = Space::open(device.clone(), &space_options(options))?;
     for error in healed.into_iter().chain(opened.damaged.drain(..)) {
         tracing::warn!(%error, "a superblock of {} is damaged; another is good", device.name());
     }
     Ok(opened)
+}
+
+/// Has the device begin with what is read next, where that makes it faster: the roots of the tables,
+/// and the log behind the checkpoint. A hint: what is wrong is met by its reader.
+fn announce_opening(device: &GuardedDevice) {
+    if !device.wants_announcements() {
+        return;
+    }
+    let Ok(found) = read_superblocks(device) else { return };
+    let Superblock { roots, geometry, log_position, .. } = found.newest;
+    let tables = [roots.ntt, roots.space_map, roots.volumes, roots.reclaim];
+    let mut places: Vec<Extent> = tables.iter().map(|root| Extent { start: root.block, blocks: 1 }).collect();
+    places.retain(|place| geometry.holds(*place));
+    let (region, from) = (geometry.log, LogPosition::decode(&log_position));
+    if let Some(at) = from.block.checked_rem(u64::from(region.blocks)) {
+        let blocks = ANNOUNCED_LOG_BLOCKS.min(u64::from(region.blocks) - at) as u32;
+        places.push(Extent { start: region.start + at, blocks });
+    }
+    let bytes = |place: &Extent| place.byte_offset()..place.byte_offset() + place.byte_len() as u64;
+    device.announce(&places.iter().map(bytes).collect::<Vec<_>>());
 }
 
 /// The indexes that take messages, and the roots of all indexes.

@@ -4,6 +4,7 @@ mod areas;
 mod changes;
 mod concurrency;
 mod copies;
+mod distant;
 mod durability;
 mod full;
 mod handles;

@@ -3,11 +3,13 @@
 //! Invariants:
 //! - a claim is put only if no lease runs, the opener was told to take over, or it has the journal
 //!   that the root names, whose writer is dead then;
+//! - a claim is put only after the probe, and no table counts that is not of the root before it;
 //! - a journal goes on only with the line of roots that it belongs to: every claim without it, or
 //!   with another one, ends that line.
 
 use super::options::{Access, Options};
-use super::probe;
+use super::probe::Probe;
+use super::tables::{PagesGet, Tables, TablesGet};
 use crate::bucket::{Condition, Failure, ObjectFacts, Version};
 use crate::format::{Holder, JournalPosition, Root};
 use crate::journal::Journal;
@@ -44,7 +46,16 @@ pub(super) fn read_root(requests: &Requests) -> std::result::Result<(Root, Objec
     requests.read_root()?.ok_or(Refusal::None)
 }
 
-/// Puts a root with the next epoch, so that every other writer is fenced.
+/// What an opener becomes the writer with.
+pub(super) struct Claimed {
+    pub(super) root: Root,
+    pub(super) version: Version,
+    /// The tables of the root, if they were got meanwhile.
+    pub(super) tables: Option<Tables>,
+}
+
+/// Puts a root with the next epoch, so that every other writer is fenced. Probe, root, tables and
+/// pages are got side by side: three rounds of requests, or two without a probe and tables.
 ///
 /// # Errors
 /// Why it may not, or cannot.
@@ -54,43 +65,107 @@ pub(super) fn claim(
     access: Access,
     options: &Options,
     journal: Option<&Journal>,
-) -> std::result::Result<(Root, Version), Refusal> {
-    let now = if options.probe { Some(probe::probe(requests, environment)?) } else { None };
-    let (mut root, mut facts, mut version) = read_root(requests)?;
-    let new_journal = environment.random() | 1 << 63;
-    for _ in 0..MAX_CLAIMS {
-        let same_line = is_same_line(journal, &root)?;
-        // The writer with the same journal is dead, since the journal's lock was to be had.
-        let forced = same_line || access == Access::TakeOver;
-        if !forced && let Some(busy) = lease_of(&root, &facts, now).or_else(|| journal_of(&root)) {
-            return Err(Refusal::Busy(busy));
-        }
-        let claim = Root {
-            epoch: root.epoch + 1,
-            generation: root.generation + 1,
-            nonce: environment.random() | 1 << 63,
-            previous: root.nonce,
-            session: environment.random() | 1 << 63,
-            holder: options.holder(),
-            journal: match journal {
-                Some(_) if same_line => root.journal,
-                Some(journal) => {
-                    journal.begin(root.uuid, new_journal).map_err(Refusal::Device)?;
-                    Some(JournalPosition { journal: new_journal, record: 0, epoch: root.epoch + 1 })
-                }
-                None => None,
-            },
-            ..root.clone()
-        };
-        match requests.replace_root(&claim, &Condition::Matches(version))? {
-            Replaced::Done(version) => return Ok((claim, version)),
-            Replaced::Lost(found) if !forced => return Err(Refusal::Busy(holder_text(&found))),
-            // The writer that is to be fenced has synced meanwhile, or the claim of a dead one has
-            // arrived.
-            Replaced::Lost(_) => (root, facts, version) = read_root(requests)?,
-        }
+) -> std::result::Result<Claimed, Refusal> {
+    let probe = options.probe.then(|| Probe::begin(requests, environment));
+    let found = read_root(requests);
+    let tables = found.as_ref().ok().and_then(|(root, ..)| TablesGet::begin(requests, root));
+    let probed = probe.map(|probe| probe.finish(requests)).transpose()?;
+    let now = probed.as_ref().map(|probed| probed.now);
+    let claimed = found.and_then(|(root, facts, version)| {
+        let got = tables.and_then(|get| Got::begin_pages(requests, get, &root));
+        let claim = Claim { requests, environment, access, options, journal, now };
+        let (root, version, is_first) = claim.put(root, facts, version)?;
+        // What cannot be got here, or is of a root that was replaced, is got again.
+        let tables = got.filter(|_| is_first).and_then(|got| got.finish(requests));
+        Ok(Claimed { root, version, tables })
+    });
+    if let Some(probed) = probed {
+        probed.end(requests);
     }
-    Err(Refusal::Busy(holder_text(&root)))
+    claimed
+}
+
+/// The tables of a root, with the pages that are on their way.
+struct Got(Tables, PagesGet);
+
+impl Got {
+    fn begin_pages(requests: &Requests, get: TablesGet, root: &Root) -> Option<Self> {
+        let tables = get.finish(requests, root).ok()?;
+        let pages = tables.begin_pages(requests, root).ok()?;
+        Some(Self(tables, pages))
+    }
+
+    fn finish(self, requests: &Requests) -> Option<Tables> {
+        let Self(mut tables, pages) = self;
+        tables.load(pages.finish(requests).ok()?);
+        Some(tables)
+    }
+}
+
+/// What an opener claims with.
+struct Claim<'a> {
+    requests: &'a Requests,
+    environment: &'a Arc<dyn Environment>,
+    access: Access,
+    options: &'a Options,
+    journal: Option<&'a Journal>,
+    /// The time of the server's clock.
+    now: Option<u64>,
+}
+
+impl Claim<'_> {
+    /// Puts the root that follows `root`, or the one that is there by then; returns it, and true if
+    /// it follows `root`.
+    fn put(
+        &self,
+        mut root: Root,
+        mut facts: ObjectFacts,
+        mut version: Version,
+    ) -> std::result::Result<(Root, Version, bool), Refusal> {
+        let new_journal = self.environment.random() | 1 << 63;
+        for attempt in 0..MAX_CLAIMS {
+            let same_line = is_same_line(self.journal, &root)?;
+            // The writer with the same journal is dead, since the journal's lock was to be had.
+            let forced = same_line || self.access == Access::TakeOver;
+            let busy = || lease_of(&root, &facts, self.now).or_else(|| journal_of(&root));
+            if !forced && let Some(busy) = busy() {
+                return Err(Refusal::Busy(busy));
+            }
+            let claim = Root {
+                epoch: root.epoch + 1,
+                generation: root.generation + 1,
+                nonce: self.environment.random() | 1 << 63,
+                previous: root.nonce,
+                session: self.environment.random() | 1 << 63,
+                holder: self.options.holder(),
+                journal: self.position(&root, same_line, new_journal)?,
+                ..root.clone()
+            };
+            match self.requests.replace_root(&claim, &Condition::Matches(version))? {
+                Replaced::Done(version) => return Ok((claim, version, attempt == 0)),
+                Replaced::Lost(found) if !forced => return Err(Refusal::Busy(holder_text(&found))),
+                // The writer that is to be fenced has synced meanwhile, or the claim of a dead one
+                // has arrived.
+                Replaced::Lost(_) => (root, facts, version) = read_root(self.requests)?,
+            }
+        }
+        Err(Refusal::Busy(holder_text(&root)))
+    }
+
+    /// What of the journal is in the map of the root that follows `root`.
+    fn position(
+        &self,
+        root: &Root,
+        same_line: bool,
+        new_journal: u64,
+    ) -> std::result::Result<Option<JournalPosition>, Refusal> {
+        let Some(journal) = self.journal else { return Ok(None) };
+        if same_line {
+            return Ok(root.journal);
+        }
+        journal.begin(root.uuid, new_journal).map_err(Refusal::Device)?;
+        Ok(Some(JournalPosition { journal: new_journal, record: 0, epoch: root.epoch + 1 }))
+    }
 }
 
 /// True if the root is of the line of roots that the journal belongs to: what it has is written

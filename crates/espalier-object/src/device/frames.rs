@@ -7,12 +7,16 @@ use super::inner::Inner;
 use super::read::Sources;
 use crate::bucket::Failure;
 use crate::fetches::{Fetch, FrameKey, Frames, Purpose};
-use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, TRAILER_BYTES};
+use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, ObjectKind, TRAILER_BYTES, frames};
+use crate::objects::ObjectEntry;
 use bytes::Bytes;
 use espalier_storage::BLOCK;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Objects at most of which the end is got when a device is opened.
+const NEWEST_OBJECTS: usize = 4;
 
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -61,6 +65,33 @@ impl Inner {
         // In the order of the announcement, as far as there is room.
         let wanted: BTreeSet<FrameKey> = frames_of(&sources).filter(|key| !known(key)).take(most).collect();
         self.cover(&sources, &wanted, Purpose::Announced).map(drop)
+    }
+
+    /// Begins to get what was written last, at most so many bytes: superblocks and tables, which
+    /// are read first, are among it. A hint.
+    pub(super) fn announce_newest(&self, bytes: u64) {
+        let bytes = bytes.min(self.options.ahead_bytes / 2);
+        let mut left = (bytes / (u64::from(FRAME_BLOCKS) * BLOCK as u64)) as u32;
+        let (mut sources, mut wanted) = (Sources::default(), BTreeSet::new());
+        {
+            let state = self.state.read();
+            let live = |entry: &&ObjectEntry| entry.object.kind == ObjectKind::Data && !entry.is_dead();
+            for ObjectEntry { object, .. } in state.objects.newest().filter(live).take(NEWEST_OBJECTS) {
+                let end = frames(object.blocks);
+                let start = end.saturating_sub(left);
+                left -= end - start;
+                sources.objects.insert(object.id, *object);
+                wanted.extend((start..end).map(|frame| (object.id, frame)));
+            }
+        }
+        wanted.retain(|&(id, frame)| {
+            let object = sources.objects.get(&id);
+            !self.cache.has(id, frame) && object.is_some_and(|object| !self.on_disk(object, frame))
+        });
+        // The reader will meet the failure.
+        if let Err(failure) = self.cover(&sources, &wanted, Purpose::Announced) {
+            tracing::debug!(device = self.name, %failure, "what was written last is not got");
+        }
     }
 
     fn cover(

@@ -9,6 +9,9 @@ use espalier_storage::{Error, ErrorKind, Operation, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+/// Bytes of what was written last that are got with each new state.
+const NEWEST_BYTES: u64 = 256 << 10;
+
 impl ObjectDevice {
     /// The device as the root has it now, for reading, if that is another state than this one's. A
     /// root that renews a lease alone is none. It shares the caches and counts requests with this
@@ -39,7 +42,8 @@ impl ObjectDevice {
             (root, version),
             None,
         );
-        newer.load_state().map_err(failed)?;
+        newer.load_state(None).map_err(failed)?;
+        newer.announce_newest(NEWEST_BYTES);
         let _ = newer.latch.set(Latched::Closed("it is open for reading only"));
         Ok(Some(Self { inner: Arc::new(newer), maintenance: Mutex::new(None) }))
     }

@@ -128,6 +128,11 @@ impl Device for ObjectDevice {
         self.inner.options.ahead_bytes / 2
     }
 
+    /// A root has all that was written before it was made, or the journal all before a record.
+    fn keeps_order(&self) -> bool {
+        true
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         let length = check_write(self, offset, buffers)?;
         let inner = &*self.inner;

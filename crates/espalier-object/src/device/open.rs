@@ -1,22 +1,23 @@
 //! Making and opening: the first root, the map of what is there, what a journal has.
 
-use super::claim::{Refusal, claim, lease_of, read_root};
+use super::claim::{Claimed, Refusal, claim, lease_of, read_root};
+use super::error;
 use super::inner::{Chain, Inner, Latched, State};
 use super::object_device::ObjectDevice;
 use super::options::{Access, Options, Present};
-use super::{error, probe};
+use super::probe::Probe;
+use super::tables::Tables;
 use crate::bucket::{Bucket, Condition, Failure, Request, Version};
 use crate::cache::FrameCache;
-use crate::format::{
-    Holder, MapReference, ObjectId, ObjectKind, Root, decode_directory, decode_objects, open_section,
-};
+use crate::format::{Holder, ObjectId, ObjectKind, Root};
 use crate::journal::Journal;
-use crate::map::BlockMap;
-use crate::objects::{ObjectEntry, ObjectTable};
 use crate::requests::{PARALLEL_REQUESTS, Replaced, Requests};
 use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
+
+/// Bytes of what was written last that are got when a device is opened.
+const NEWEST_BYTES: u64 = 1 << 20;
 
 /// Most blocks of a device.
 const MAX_BLOCKS: u64 = 1 << 32;
@@ -43,9 +44,14 @@ impl ObjectDevice {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return refused(ErrorKind::Unsupported, "a device has 4 KiB to 16 TiB");
         }
-        let now =
-            if options.probe { Some(probe::probe(&requests, environment).map_err(failed)?) } else { None };
-        let before = requests.read_root().map_err(failed)?;
+        let probe = options.probe.then(|| Probe::begin(&requests, environment));
+        let before = requests.read_root();
+        let probed = probe.map(|probe| probe.finish(&requests)).transpose().map_err(failed)?;
+        let now = probed.as_ref().map(|probed| probed.now);
+        if let Some(probed) = probed {
+            probed.end(&requests);
+        }
+        let before = before.map_err(failed)?;
         if let Some((root, facts, _)) = &before {
             if present == Present::Refuse {
                 return refused(ErrorKind::AlreadyExists, "a store is there already; it was left as it is");
@@ -104,10 +110,12 @@ impl ObjectDevice {
             (Some(device), _) => Some(Journal::open(Arc::clone(device))?),
         };
         let claimed = match access {
-            Access::ReadOnly => read_root(&requests).map(|(root, _, version)| (root, version)),
+            Access::ReadOnly => {
+                read_root(&requests).map(|(root, _, version)| Claimed { root, version, tables: None })
+            }
             _ => claim(&requests, environment, access, &options, journal.as_ref()),
         };
-        let (root, version) = claimed.map_err(|refusal| match refusal {
+        let Claimed { root, version, tables } = claimed.map_err(|refusal| match refusal {
             Refusal::Failed(failure) => failed(failure),
             Refusal::Device(error) => error,
             Refusal::None => {
@@ -120,7 +128,8 @@ impl ObjectDevice {
         let shared =
             (Arc::new(requests), Arc::new(FrameCache::new(options.cache_bytes, options.ahead_bytes)));
         let inner = Inner::new(shared, environment, options, (root, version), journal);
-        inner.load_state().map_err(failed)?;
+        inner.load_state(tables).map_err(failed)?;
+        inner.announce_newest(NEWEST_BYTES);
         if access == Access::ReadOnly {
             let _ = inner.latch.set(Latched::Closed("it is open for reading only"));
         }
@@ -182,18 +191,26 @@ impl Inner {
         }
     }
 
-    /// Gets the map that the root names, and lets it have the delta.
-    pub(super) fn load_state(&self) -> std::result::Result<(), Failure> {
+    /// Gets the map that the root names, if a claim has not got it already, and lets it have the
+    /// delta.
+    ///
+    /// # Errors
+    /// If it cannot be got, or is damaged.
+    pub(super) fn load_state(&self, tables: Option<Tables>) -> std::result::Result<(), Failure> {
         let mut chain = self.chain.lock();
-        let (mut map, mut objects) = match &chain.root.map {
-            None => Default::default(),
-            Some(reference) => self.get_tables(reference, chain.root.blocks)?,
+        let Tables { map, objects } = match tables {
+            Some(tables) => tables,
+            None => {
+                let mut tables = Tables::get(&self.requests, &chain.root)?;
+                let pages = tables.begin_pages(&self.requests, &chain.root);
+                // A page that cannot be read concerns those that need it.
+                if let Ok(pages) = pages.and_then(|pages| pages.finish(&self.requests)) {
+                    tables.load(pages);
+                }
+                tables
+            }
         };
-        for object in &chain.root.objects {
-            objects.insert(ObjectEntry::new(*object));
-        }
-        count_map_objects(&mut objects, &map, chain.root.map.as_ref());
-        *self.state.write() = State { map: std::mem::take(&mut map), objects, ..State::default() };
+        *self.state.write() = State { map, objects, ..State::default() };
         let delta = chain.root.delta.clone();
         let ranges: Vec<_> = delta.iter().map(|run| run.start..run.end()).collect();
         self.load_pages(&ranges)?;
@@ -204,42 +221,5 @@ impl Inner {
             chain.delta.replace(*run);
         }
         Ok(())
-    }
-
-    fn get_tables(
-        &self,
-        map: &MapReference,
-        blocks: u64,
-    ) -> std::result::Result<(BlockMap, ObjectTable), Failure> {
-        let name = map.object.name(ObjectKind::Map, map.nonce);
-        let parts = [map.directory, map.objects];
-        let gets = parts.map(|(offset, length)| {
-            let range = u64::from(offset)..u64::from(offset) + u64::from(length);
-            Request::Get { name: name.clone(), range: Some(range) }
-        });
-        let [directory, objects] = &gets;
-        let [first, second] = [self.requests.begin(directory), self.requests.begin(objects)];
-        let reply = self.requests.finish(first, directory)?;
-        let directory = self.requests.checked(directory, reply, |bytes| {
-            decode_directory(open_section(map.object, map.nonce, map.directory.0, bytes)?, blocks)
-        })?;
-        let reply = self.requests.finish(second, objects)?;
-        let objects = self.requests.checked(objects, reply, |bytes| {
-            decode_objects(open_section(map.object, map.nonce, map.objects.0, bytes)?)
-        })?;
-        Ok((BlockMap::new(directory), objects))
-    }
-}
-
-/// Counts what is live in map objects: their pages in the directory, and the root's reference.
-fn count_map_objects(objects: &mut ObjectTable, map: &BlockMap, root: Option<&MapReference>) {
-    for entry in objects.iter_mut().filter(|entry| entry.object.kind == ObjectKind::Map) {
-        entry.live = 0;
-    }
-    for page in map.directory().values() {
-        objects.add(page.object, 1);
-    }
-    if let Some(root) = root {
-        objects.add(root.object, 1);
     }
 }

@@ -3,11 +3,10 @@
 
 use super::error;
 use super::inner::{Inner, State};
-use crate::bucket::{Failure, FailureKind, Request};
+use super::tables::{PagesGet, located};
+use crate::bucket::{Failure, FailureKind};
 use crate::fetches::{Frames, Purpose};
-use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, PageReference, decode_page, open_section};
-use crate::pages::PageNumber;
-use crate::requests::PARALLEL_REQUESTS;
+use crate::format::{FRAME_BLOCKS, NewObject, ObjectId};
 use crate::runs::{Place, Run};
 use crate::segment::Segment;
 use espalier_storage::{BLOCK, Operation, Result};
@@ -115,10 +114,14 @@ impl Inner {
     /// Finds the blocks of a range. What the active segment has is copied at once, and zeros are
     /// put where nothing is.
     fn sources(&self, range: &Range<u64>, buffer: &mut [u8]) -> Sources {
-        buffer.fill(0);
         let state = self.state.read();
+        let runs = state.resolve(range.clone());
+        let placed = runs.iter().filter(|run| run.place.is_some()).map(|run| u64::from(run.blocks));
+        if placed.sum::<u64>() < range.end - range.start {
+            buffer.fill(0);
+        }
         let mut sources = Sources::default();
-        for run in state.resolve(range.clone()) {
+        for run in runs {
             let Some(place) = run.place else { continue };
             if let Some(active) = state.active.as_ref().filter(|active| active.id() == place.object) {
                 for (target, index) in blocks_of(buffer, range.start, &run).zip(place.index..) {
@@ -156,39 +159,30 @@ impl Inner {
     /// # Errors
     /// If one cannot be got, or is damaged.
     pub(super) fn load_pages(&self, ranges: &[Range<u64>]) -> std::result::Result<(), Failure> {
-        let missing: BTreeMap<PageNumber, (PageReference, Option<NewObject>)> = {
+        let missing = {
             let state = self.state.read();
-            let pages = ranges.iter().flat_map(|range| state.map.missing(range));
-            pages.map(|(n, page)| (n, (page, state.objects.get(page.object).map(|e| e.object)))).collect()
+            let pages: BTreeMap<_, _> = ranges.iter().flat_map(|range| state.map.missing(range)).collect();
+            located(pages, &state.objects)?
         };
         if missing.is_empty() {
             return Ok(());
         }
-        let damaged = |what: String| Failure::new(FailureKind::Unsupported, what);
-        let mut requests = Vec::with_capacity(missing.len());
-        for (page, object) in missing.values() {
-            let object =
-                object.ok_or_else(|| damaged(format!("a page is in the unknown {}", page.object)))?;
-            let start = u64::from(page.offset);
-            let range = start..start + u64::from(page.length);
-            requests.push(Request::Get { name: object.name(), range: Some(range) });
-        }
-        let replies = self.requests.call_all(&requests, PARALLEL_REQUESTS)?;
-        for (((number, (page, object)), request), reply) in missing.iter().zip(&requests).zip(replies) {
-            let Some(object) = object else { continue };
-            let runs = self.requests.checked(request, reply, |bytes| {
-                decode_page(*number, open_section(object.id, object.nonce, page.offset, bytes)?)
-            })?;
-            self.state.write().map.load(*number, runs);
-        }
+        let pages = PagesGet::begin(&self.requests, missing).finish(&self.requests)?;
+        let mut state = self.state.write();
+        pages.into_iter().for_each(|(number, runs)| state.map.load(number, runs));
         Ok(())
     }
 }
 
-/// The parts of a buffer, which begins with block `start`, that a run fills.
-fn blocks_of<'a>(buffer: &'a mut [u8], start: u64, run: &Run) -> std::slice::ChunksExactMut<'a, u8> {
+/// The part of a buffer, which begins with block `start`, that a run fills.
+fn bytes_of<'a>(buffer: &'a mut [u8], start: u64, run: &Run) -> &'a mut [u8] {
     let from = (run.start - start) as usize * BLOCK;
-    buffer[from..from + run.blocks as usize * BLOCK].chunks_exact_mut(BLOCK)
+    &mut buffer[from..from + run.blocks as usize * BLOCK]
+}
+
+/// The same, block by block.
+fn blocks_of<'a>(buffer: &'a mut [u8], start: u64, run: &Run) -> std::slice::ChunksExactMut<'a, u8> {
+    bytes_of(buffer, start, run).chunks_exact_mut(BLOCK)
 }
 
 fn copy_frames(
@@ -198,11 +192,15 @@ fn copy_frames(
     frames: &Frames,
 ) -> std::result::Result<(), Failure> {
     for (run, place) in &sources.remote {
-        for (target, index) in blocks_of(buffer, start, run).zip(place.index..) {
+        let (mut rest, mut index) = (bytes_of(buffer, start, run), place.index);
+        while !rest.is_empty() {
             let at = (index % FRAME_BLOCKS) as usize * BLOCK;
+            let bytes = rest.len().min(FRAME_BLOCKS as usize * BLOCK - at);
             let frame = frames.get(&(place.object, index / FRAME_BLOCKS));
-            let block = frame.and_then(|frame| frame.get(at..at + BLOCK));
-            target.copy_from_slice(block.ok_or_else(|| no_such_block(*place))?);
+            let blocks = frame.and_then(|frame| frame.get(at..at + bytes));
+            let (target, behind) = rest.split_at_mut(bytes);
+            target.copy_from_slice(blocks.ok_or_else(|| no_such_block(*place))?);
+            (rest, index) = (behind, index + (bytes / BLOCK) as u32);
         }
     }
     Ok(())

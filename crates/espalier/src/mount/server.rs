@@ -171,7 +171,7 @@ impl<'a> Server<'a> {
         options.forgets = Some(forgets);
         let metrics: Arc<Metrics> = Arc::default();
         options.metrics = Some(Arc::clone(&metrics));
-        let watch = Watch::new((&plan.source, &plan.dir), &metrics, &store, &fs, &metered);
+        let watch = Watch::new((&plan.source, &plan.dir), &metrics, &store, &fs, (&metered, &backing));
         let listener = endpoint.map(Endpoint::listener).transpose()?;
         let giver = Giver::new(&backing, &gate, &store, listener);
         let transport: Arc<OnceLock<Transport>> = Arc::default();

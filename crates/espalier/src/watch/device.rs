@@ -78,6 +78,10 @@ impl Device for MeteredDevice {
         self.inner.read_ahead_bytes()
     }
 
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
+    }
+
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         let bytes: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         self.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);

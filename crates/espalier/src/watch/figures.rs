@@ -6,6 +6,7 @@
 use espalier_engine::{Statistics, Store};
 use espalier_fs::FsStatistics;
 use espalier_fuse::metrics::{CallerSnapshot, Histogram, KindSnapshot, Metrics};
+use espalier_object::ObjectDevice;
 use espalier_storage::BLOCK;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,9 @@ pub(crate) struct Figures {
     pub(crate) checkpoints: CheckpointFigures,
     pub(crate) back_pressure: BackPressureFigures,
     pub(crate) device: DeviceFigures,
+    /// Of a store in an object store.
+    #[serde(default)]
+    pub(crate) objects: Option<ObjectFigures>,
     pub(crate) space: SpaceFigures,
 }
 
@@ -131,6 +135,27 @@ pub(crate) struct DeviceFigures {
     pub(crate) in_flight: u64,
 }
 
+/// Requests to an object store, those that were repeated included, and what it stores.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct ObjectFigures {
+    pub(crate) puts: u64,
+    pub(crate) gets: u64,
+    pub(crate) deletes: u64,
+    pub(crate) lists: u64,
+    /// Of all these, those that were made because one before had failed.
+    pub(crate) repeats: u64,
+    pub(crate) put_bytes: u64,
+    pub(crate) got_bytes: u64,
+    /// Bytes of blocks that are in use.
+    pub(crate) live_bytes: u64,
+    /// Bytes of the objects that have some, and of the map.
+    pub(crate) stored_bytes: u64,
+    /// Bytes of objects that wait for their grace time to pass.
+    pub(crate) dead_bytes: u64,
+    /// Records of the journal that the store does not have yet.
+    pub(crate) journal_records: u64,
+}
+
 /// Where the space of the device goes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct SpaceFigures {
@@ -158,6 +183,25 @@ impl From<&Histogram> for Times {
 impl Times {
     pub(crate) fn histogram(&self) -> Histogram {
         Histogram::from_sparse(self.buckets.iter().copied(), self.sum_nanos)
+    }
+}
+
+impl From<&ObjectDevice> for ObjectFigures {
+    fn from(device: &ObjectDevice) -> Self {
+        let (requests, usage) = (device.request_counts(), device.usage());
+        Self {
+            puts: requests.puts,
+            gets: requests.gets,
+            deletes: requests.deletes,
+            lists: requests.lists,
+            repeats: requests.repeats,
+            put_bytes: requests.bytes_put,
+            got_bytes: requests.bytes_got,
+            live_bytes: usage.live_bytes,
+            stored_bytes: usage.segment_bytes + usage.map_bytes,
+            dead_bytes: usage.dead_bytes,
+            journal_records: device.journal_usage().map_or(0, |journal| journal.waiting),
+        }
     }
 }
 
@@ -232,6 +276,7 @@ impl Figures {
                 waited_seconds: figures.stalls.waiting.as_secs_f64(),
             },
             device,
+            objects: None,
             space: space(&figures),
         }
     }

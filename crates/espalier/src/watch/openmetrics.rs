@@ -125,6 +125,7 @@ impl Collector for MountCollector {
         memory(&mut writer, &self.0)?;
         log(&mut writer, &self.0)?;
         device(&mut writer, &self.0)?;
+        objects(&mut writer, &self.0)?;
         space(&mut writer, &self.0)
     }
 }
@@ -249,6 +250,34 @@ fn device(writer: &mut Writer<'_>, figures: &Figures) -> fmt::Result {
         ],
     )?;
     writer.gauge(("device_in_flight", None, "Requests to the device under way"), device.in_flight as f64)
+}
+
+fn objects(writer: &mut Writer<'_>, figures: &Figures) -> fmt::Result {
+    let Some(objects) = &figures.objects else { return Ok(()) };
+    let bytes = Some(Unit::Bytes);
+    writer.counters(
+        ("object_requests", None, "Requests to the object store, those that were repeated included"),
+        [
+            ([("verb", "put")], objects.puts as f64),
+            ([("verb", "get")], objects.gets as f64),
+            ([("verb", "delete")], objects.deletes as f64),
+            ([("verb", "list")], objects.lists as f64),
+        ],
+    )?;
+    let help = "Requests to the object store that were made because one before had failed";
+    writer.counter(("object_repeats", None, help), objects.repeats as f64)?;
+    writer.counter(("object_put", bytes.clone(), "Put into the object store"), objects.put_bytes as f64)?;
+    writer.counter(("object_got", bytes.clone(), "Got from the object store"), objects.got_bytes as f64)?;
+    writer.gauges(
+        ("object_store", bytes, "What the object store has"),
+        [
+            ([("of", "live")], objects.live_bytes as f64),
+            ([("of", "stored")], objects.stored_bytes as f64),
+            ([("of", "dead")], objects.dead_bytes as f64),
+        ],
+    )?;
+    let help = "Records of the journal that the object store does not have yet";
+    writer.gauge(("object_journal_records", None, help), objects.journal_records as f64)
 }
 
 fn space(writer: &mut Writer<'_>, figures: &Figures) -> fmt::Result {

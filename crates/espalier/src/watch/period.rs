@@ -191,6 +191,7 @@ impl Figures {
             checkpoints: Default::default(),
             back_pressure: Default::default(),
             device: Default::default(),
+            objects: None,
             space: Default::default(),
         }
     }

@@ -4,7 +4,8 @@
 //! come in pages, and a trace in parts.
 
 use super::device::MeteredDevice;
-use super::figures::{Figures, KindFigures, KindPage, MountFigures};
+use super::figures::{Figures, KindFigures, KindPage, MountFigures, ObjectFigures};
+use crate::backing::{Backing, LeasedDevice};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
 use espalier_fuse::Mount;
@@ -44,6 +45,8 @@ pub(crate) struct Watch {
     store: Weak<Store>,
     fs: Weak<FileSystem>,
     device: Weak<MeteredDevice>,
+    /// The object store below, if there is one.
+    objects: Option<Weak<LeasedDevice>>,
     /// Set when the mount is there.
     mount: OnceLock<Weak<Mount>>,
     directory: String,
@@ -57,13 +60,17 @@ impl Watch {
         metrics: &Arc<Metrics>,
         store: &Arc<Store>,
         fs: &Arc<FileSystem>,
-        device: &Arc<MeteredDevice>,
+        (device, backing): (&Arc<MeteredDevice>, &Backing),
     ) -> Arc<Self> {
         Arc::new(Self {
             metrics: Arc::clone(metrics),
             store: Arc::downgrade(store),
             fs: Arc::downgrade(fs),
             device: Arc::downgrade(device),
+            objects: match backing {
+                Backing::Object(objects) => Some(Arc::downgrade(objects)),
+                Backing::File(_) => None,
+            },
             mount: OnceLock::new(),
             directory: directory.to_string_lossy().into_owned(),
             source: source.to_string_lossy().into_owned(),
@@ -94,7 +101,11 @@ impl Watch {
         };
         let waiting = mount.and_then(|mount| mount.kernel_requests());
         let device = self.device.upgrade()?.figures();
-        Some(Figures::of(identity, &self.metrics, &store, &fs.statistics(), device, waiting))
+        let objects = self.objects.as_ref().and_then(Weak::upgrade);
+        Some(Figures {
+            objects: objects.map(|objects| ObjectFigures::from(objects.object())),
+            ..Figures::of(identity, &self.metrics, &store, &fs.statistics(), device, waiting)
+        })
     }
 
     /// What the server answers to `command`; `None` if it is none of these.

@@ -3,7 +3,7 @@
 use super::codec::{Get, checksum};
 use super::{
     CHECKSUM_OFFSET, FORMAT_VERSION, KNOWN_INCOMPATIBLE_FEATURES, LOG_START_BLOCK, MAGIC, SEARCH_READ_BYTES,
-    Superblock, SuperblockPlace,
+    SLOT_BLOCKS, Superblock, SuperblockPlace,
 };
 use crate::device::GuardedDevice;
 use crate::model::error::Context;
@@ -81,6 +81,7 @@ fn classify_slot(device: &GuardedDevice, block: &[u8], place: SuperblockPlace) -
 /// [`ErrorKind::Damaged`] if neither slot can be trusted or the device is shorter than the store,
 /// or what the device says.
 pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<FoundSuperblocks> {
+    announce_places(device);
     let gone = |slot| Error::damaged(format!("{} is gone", SuperblockPlace::Slot(slot)));
     let mut found =
         match (read_place(device, SuperblockPlace::Slot(0)), read_place(device, SuperblockPlace::Slot(1))) {
@@ -103,6 +104,14 @@ pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<FoundSuperblock
     add_spare(device, &mut found);
     check_length(device, &found.newest)?;
     Ok(found)
+}
+
+/// Has the device begin with all three places, where that makes it faster.
+fn announce_places(device: &GuardedDevice) {
+    let block = BLOCK as u64;
+    let blocks = device.len() / block;
+    let places = SLOT_BLOCKS.into_iter().chain(blocks.checked_sub(1)).filter(|place| *place < blocks);
+    device.announce(&places.map(|place| place * block..(place + 1) * block).collect::<Vec<_>>());
 }
 
 /// As [`read_superblocks`]; if neither slot can be used, the newest spare superblock on the device.

@@ -63,9 +63,22 @@ impl Table {
         }
     }
 
-    /// Reads those pages that lie close together; returns the others.
+    /// As [`Self::prefetch_first`], on a device that gets side by side what it is told of.
+    pub(in crate::space) fn prefetch_announced(&self, most: usize) {
+        if self.device.wants_announcements() {
+            self.prefetch_first(most);
+        }
+    }
+
+    /// Reads those pages that lie close together; returns the others. All are announced before.
     fn fetch_close(&self, mut missing: Vec<Missing>) -> Vec<Missing> {
         missing.sort_unstable_by_key(|(_, pointer, _)| pointer.block);
+        if missing.len() > 1 && self.device.wants_announcements() {
+            let offset = |block: u64| block.saturating_mul(BLOCK as u64);
+            let place =
+                |(_, pointer, _): &Missing| offset(pointer.block)..offset(pointer.block.saturating_add(1));
+            self.device.announce(&missing.iter().map(place).collect::<Vec<_>>());
+        }
         let close = |a: &Missing, b: &Missing| b.1.block - a.1.block <= PREFETCH_GAP_BLOCKS;
         let mut alone = Vec::new();
         for run in missing.chunk_by(close).flat_map(|run| run.chunks(MAX_PREFETCH_PAGES)) {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::watch::figures::{
     BackPressureFigures, CheckpointFigures, DeviceFigures, KindFigures, LogFigures, MemoryFigures,
-    MountFigures, SpaceFigures,
+    MountFigures, ObjectFigures, SpaceFigures,
 };
 use espalier_fuse::metrics::SharedHistogram;
 use std::collections::BTreeSet;
@@ -35,6 +35,7 @@ fn figures() -> Figures {
         checkpoints: CheckpointFigures { count: 4, batches_behind: 5 },
         back_pressure: BackPressureFigures { slowed_seconds: 0.25, ..BackPressureFigures::default() },
         device: DeviceFigures { reads: times(&[50]), ..DeviceFigures::default() },
+        objects: Some(ObjectFigures { gets: 6, got_bytes: 4096, ..ObjectFigures::default() }),
         space: SpaceFigures { total_bytes: 1 << 30, ..SpaceFigures::default() },
     }
 }
@@ -54,12 +55,20 @@ fn the_text_is_as_openmetrics_wants_it() {
         "espalier_request_work_seconds_bucket{le=\"+Inf\",kind=\"read\"} 3",
         "espalier_back_pressure_seconds_total{how=\"slowed\"} 0.25",
         "espalier_mount_start_time_seconds 1000.0",
+        "espalier_object_requests_total{verb=\"get\"} 6.0",
+        "espalier_object_got_bytes_total 4096.0",
         "espalier_space_size_bytes 1073741824.0",
     ] {
         assert!(text.lines().any(|found| found == line), "no line '{line}' in\n{text}");
     }
     assert!(text.contains("directory=\"/a \\\"b\\\"\""), "{text}");
     assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn an_image_has_no_metrics_of_objects() {
+    let text = encode(Figures { objects: None, ..figures() }).unwrap();
+    assert!(!text.contains("espalier_object") && text.contains("espalier_device"), "{text}");
 }
 
 /// The names of all metrics in the text.

@@ -81,6 +81,7 @@ fn figures() -> Figures {
             syncs: times(10, 4000),
             in_flight: 2,
         },
+        objects: None,
         space: SpaceFigures {
             total_bytes: 20 << 30,
             free_bytes: 3 << 30,
