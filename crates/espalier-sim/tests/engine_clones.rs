@@ -322,3 +322,57 @@ fn space_is_told_apart_by_who_shares_it() {
     store.commit(batch).unwrap();
     assert!(space(b"a").exclusive > 11_000_000);
 }
+
+/// A long list asks for the bytes of one tree after the other, while others are written to.
+#[test]
+fn bytes_of_trees_that_nothing_was_written_to_need_no_checkpoint() {
+    let (store, index) = open(Tuning::default());
+    unpack(&store, index, "a", 40, 100, 3000);
+    used(&store);
+    let clone = |n: usize| format!("c{n:02}/");
+    for n in 0..20 {
+        let mut batch = Batch::new();
+        batch.clone_range(index, b"a/", clone(n).as_bytes());
+        store.commit(batch).unwrap();
+    }
+    let write = |key: String| {
+        let mut batch = Batch::new();
+        batch.insert(index, key.as_bytes(), vec![1; 3000]);
+        store.commit(batch).unwrap();
+    };
+    let alone = |n: usize| {
+        let before = store.statistics().checkpoints;
+        let ranges = [(index, KeyRange::prefix(clone(n).as_bytes()))];
+        let bytes = store.exclusive_space_of(&ranges, Duration::from_secs(1 << 20)).unwrap();
+        (bytes, store.statistics().checkpoints - before)
+    };
+    // The first one is newer than the last checkpoint, and so are the others.
+    assert_eq!(alone(0).1, 1);
+    let bare: Vec<usize> = (0..20).filter(|n| alone(*n) == (0, 0)).collect();
+    assert!(bare.len() > 10, "{bare:?} have no header of their own");
+    for n in &bare {
+        write(format!("other/{n}"));
+        assert_eq!(alone(*n), (0, 0), "clone {n}");
+        if n % 5 == 0 {
+            store.checkpoint().unwrap();
+        }
+    }
+    // Now something is written to them: in a memtable, and in the tree.
+    for n in bare[..4].iter().copied() {
+        write(format!("{}file", clone(n)));
+        if n % 2 == 0 {
+            store.diff((index, clone(n).as_bytes()), (index, b"a/")).unwrap();
+        }
+        let (bytes, checkpoints) = alone(n);
+        assert!(bytes > 0 && checkpoints == 1, "clone {n}: {bytes} bytes, {checkpoints} checkpoints");
+        write(format!("other/again {n}"));
+        assert_eq!(alone(n), (bytes, 0));
+    }
+    // A clone is bound later, or takes the place of another.
+    for n in bare[5..9].iter().copied() {
+        let mut batch = Batch::new();
+        batch.clone_range(index, clone(bare[0]).as_bytes(), clone(n).as_bytes());
+        store.commit(batch).unwrap();
+        assert_eq!(alone(n).1, 1, "clone {n}");
+    }
+}

@@ -26,7 +26,7 @@ use crate::index::accounting::SpaceAccounting;
 use crate::index::catalog::StoredRoot;
 use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
-use crate::lock_order::{RankedMutex, rank};
+use crate::lock_order::{RankedMutex, RankedMutexGuard, rank};
 use crate::log::Log;
 use crate::model::ids::IndexId;
 use crate::model::piece::PieceHandle;
@@ -67,6 +67,8 @@ pub(crate) struct CheckpointProgress {
     /// When the last one ended, in milliseconds of the monotonic clock.
     last: AtomicU64,
 }
+
+type StateGuard<'a> = RankedMutexGuard<'a, CheckpointState, { rank::CHECKPOINTER }>;
 
 /// What has been written and counted.
 struct Counted {
@@ -121,21 +123,29 @@ impl Checkpointer {
     /// # Errors
     /// Of the device.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.run(false, &VolumeChange::None, &|| true).map(drop)
+        self.run(self.progress.state.lock(), false, &VolumeChange::None, &|| true).map(drop)
     }
 
     /// Makes a checkpoint unless the last one covers all batches up to `last`, or was made since
-    /// the store was opened and no longer than `max_age` ago.
+    /// the store was opened and less than `max_age` ago.
     ///
     /// # Errors
     /// Of the device.
     pub(crate) fn checkpoint_if_older(&self, last: Lsn, max_age: Duration) -> Result<()> {
-        let was_made = self.progress.last.load(Ordering::Relaxed) > 0;
-        let is_young = was_made && self.age(self.env.monotonic()) <= max_age;
-        if is_young || self.space.superblock().checkpoint_lsn >= last {
+        let is_enough = || {
+            let was_made = self.accounting.checkpoints() > 0;
+            let is_young = was_made && self.age(self.env.monotonic()) < max_age;
+            is_young || self.space.superblock().checkpoint_lsn >= last
+        };
+        if is_enough() {
             return Ok(());
         }
-        self.checkpoint()
+        let state = self.progress.state.lock();
+        // Of several callers that waited for each other one is enough.
+        if is_enough() {
+            return Ok(());
+        }
+        self.run(state, false, &VolumeChange::None, &|| true).map(drop)
     }
 
     /// Makes a checkpoint in which the volumes have changed, if that is `wanted` when they are
@@ -148,7 +158,7 @@ impl Checkpointer {
         change: &VolumeChange<'_>,
         wanted: &dyn Fn() -> bool,
     ) -> Result<Option<u32>> {
-        self.run(false, change, wanted)
+        self.run(self.progress.state.lock(), false, change, wanted)
     }
 
     /// The last checkpoint: says that the log holds nothing behind it.
@@ -156,12 +166,17 @@ impl Checkpointer {
     /// # Errors
     /// Of the device.
     pub(crate) fn checkpoint_to_close(&self) -> Result<()> {
-        self.run(true, &VolumeChange::None, &|| true).map(drop)
+        self.run(self.progress.state.lock(), true, &VolumeChange::None, &|| true).map(drop)
     }
 
-    fn run(&self, clean: bool, change: &VolumeChange<'_>, wanted: &dyn Fn() -> bool) -> Result<Option<u32>> {
+    fn run(
+        &self,
+        mut state: StateGuard<'_>,
+        clean: bool,
+        change: &VolumeChange<'_>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<u32>> {
         self.device.writable()?;
-        let mut state = self.progress.state.lock();
         self.accounting.refresh();
         let mut cut = self.cutter.cut(change, wanted)?;
         let taken = self.cutter.take_roots(&cut, &state);

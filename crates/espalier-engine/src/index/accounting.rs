@@ -10,10 +10,12 @@
 //! [`SpaceAccounting::refresh`] each change of what is free; both only look at trees in memory.
 //!
 //! To count all that is unwritten takes the time for all of it, and a tree changes with each
-//! memtable and each clone. So [`SpaceAccounting::recount`] adds what is new, and what a change has
-//! replaced stays in the sum: the sum is never too small. All is counted anew when the additions
-//! are as much again, and whenever the sum may decide something: when space is low or would seem
-//! to be, and before anything is refused.
+//! memtable and each clone. So [`SpaceAccounting::recount`] adds what is new: each node and part
+//! has a share in the sum from then on until it is written, or no tree has it any more. The sum is
+//! never too small. It is too large by what readers keep of replaced trees, and by values of parts
+//! that have got their place. So all is counted anew whenever the sum may decide something (when
+//! space is low or would seem to be, and before anything is refused), and when it is twice what was
+//! counted.
 
 use super::table::IndexTable;
 use crate::Result;
@@ -28,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The least share of a leaf, in 256ths, that may be on its way to it in large values.
 const LEAST_VALUE_QUOTA: u64 = 32;
 
-/// Blocks that may be added to what is unwritten before all is counted anew.
+/// Blocks that may be added to twice what was unwritten before all is counted anew.
 const LEAST_ADDED: u64 = 4096;
 
 /// The most bytes of large values in a memtable.
@@ -65,6 +67,13 @@ struct Counting {
     all: u64,
     /// What was added since.
     added: u64,
+}
+
+impl Counting {
+    /// What is unwritten, at most, if the shares of all that counts come to `shares`.
+    fn sum(&self, shares: u64) -> u64 {
+        shares.min(self.all + self.added)
+    }
 }
 
 /// Room that a batch waits for.
@@ -194,26 +203,34 @@ impl SpaceAccounting {
     /// Counts all that is unwritten, if the sum may be too large; true if it was.
     pub(crate) fn count_again(&self) -> bool {
         let mut counting = self.counting.lock();
-        let before = counting.all + counting.added;
+        let before = self.unwritten.load(Ordering::Relaxed);
         if counting.added > 0 {
             self.count(&mut counting, true);
         }
-        counting.all + counting.added < before
+        self.unwritten.load(Ordering::Relaxed) < before
     }
 
-    /// Adds what is new to the sum; counts all anew if much was added, or if it `must`.
+    /// Adds what is new to the sum; counts all anew if it has become much, or if it `must`.
     fn count(&self, counting: &mut Counting, must: bool) {
         let roots: Vec<_> = self.indexes.all().iter().map(|index| index.version().root.clone()).collect();
         counting.added += roots.iter().map(|root| self.trees.new_unwritten_blocks(root)).sum::<u64>();
-        if must || counting.added > counting.all + LEAST_ADDED {
+        let mut sum = counting.sum(self.trees.counted_blocks());
+        if must || sum > 2 * counting.all + LEAST_ADDED {
             debug_assert!(
-                self.trees.unwritten_together(&roots) <= counting.all + counting.added,
+                self.trees.unwritten_together(&roots) <= sum,
                 "a change added more than was counted"
             );
             let all = roots.iter().map(|root| self.unwritten_below(root)).sum();
             *counting = Counting { all, added: 0 };
+            sum = counting.sum(self.trees.counted_blocks());
         }
-        self.unwritten.store(counting.all + counting.added, Ordering::Relaxed);
+        self.unwritten.store(sum, Ordering::Relaxed);
+    }
+
+    /// The sum as it is, without table pages.
+    #[cfg(test)]
+    pub(crate) fn unwritten_now(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
     }
 
     /// What was counted last, without table pages.
@@ -400,3 +417,6 @@ impl RangeDeleteReserve {
         enough
     }
 }
+
+#[cfg(test)]
+mod tests;

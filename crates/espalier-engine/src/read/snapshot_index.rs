@@ -3,7 +3,7 @@
 //! A look-up goes from the newest messages down: active memtable, sealed layers, tree. A pending
 //! clone among the layers sends the search on for another key.
 
-use crate::index::{Layer, Version};
+use crate::index::{Layer, Sealed, Version};
 use crate::memtable::Memtable;
 use crate::memtable::source::MemtableSource;
 use crate::message::pending_clone::PendingClone;
@@ -16,7 +16,7 @@ use crate::model::value_reader::{ValueReader, load_and_keep};
 use crate::model::view::View;
 use crate::read::context::ReadContext;
 use crate::tree::source::{Source, ViewedSource};
-use crate::tree::{Descent, Reach, Suspects, Toward, find};
+use crate::tree::{Descent, Reach, Root, Suspects, Toward, find};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -156,6 +156,23 @@ impl SnapshotIndex {
         other.add_pending(other_prefix, &mut suspects);
         suspects.sort_ranges();
         Ok(suspects)
+    }
+
+    /// False if the tree below `root` is known to have in `range` what is there now.
+    pub(crate) fn may_differ_from(&self, root: &Root, range: &KeyRange) -> Result<bool> {
+        let (start, upto) = (&range.start, self.upto);
+        let has_some = |table: &Arc<Memtable>| {
+            let mut source = MemtableSource::new(table.clone(), upto);
+            // A source in memory does not fail.
+            let _ = source.seek(start);
+            source.key().is_some_and(|key| range.contains(key)) || table.has_ranges_in(range)
+        };
+        let changes_some = |sealed: &Sealed| match &sealed.layer {
+            Layer::Table(table) => has_some(table),
+            Layer::Clone(clone) => KeyRange::prefix(&clone.destination).overlaps(range),
+        };
+        let is_changed = has_some(&self.version.active) || self.version.sealed.iter().any(changes_some);
+        Ok(is_changed || self.context.trees.may_differ([root, &self.version.root], range)?)
     }
 
     /// Adds what the memtables have to say of what begins with `prefix`.

@@ -1,9 +1,10 @@
 //! Inspection: verification, space usage of ranges, and a dump of the trees as text.
 
 use super::Store;
+use super::components::Components;
 #[cfg(doc)]
 use crate::ErrorKind;
-use crate::Result;
+use crate::checkpoint::state::CheckpointState;
 use crate::index::catalog::no_such_index;
 use crate::model::ids::{IndexId, PieceId};
 use crate::model::key::KeyRange;
@@ -12,6 +13,7 @@ use crate::tree::source::MessageSet;
 use crate::tree::{
     AskedRanges, Counted, HeldTally, Problem, Progress, Sought, SpaceUse, Usage, Verifier, VerifyReport,
 };
+use crate::{Error, Result};
 use espalier_storage::BLOCK;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,24 +33,49 @@ impl Store {
     }
 
     /// How many bytes of the store some ranges take that are theirs alone, as of a checkpoint no
-    /// older than `max_age`, or as of now if that one knows of none. Makes a checkpoint if need be,
-    /// unless the store is read-only. Reads the headers of what is theirs alone and of the borders,
-    /// no parts. The ranges must not overlap.
+    /// older than `max_age`, or as of now if that one knows of none and something was written in
+    /// the ranges since. Makes a checkpoint if need be, unless the store is read-only. Reads the
+    /// headers of what is theirs alone and of the borders, and parts only to tell what was written.
+    /// The ranges must not overlap.
     ///
     /// # Errors
     /// As for [`Store::space_of`].
     pub fn exclusive_space_of(&self, ranges: &[(IndexId, KeyRange)], max_age: Duration) -> Result<u64> {
         self.checkpoint_if_older(max_age)?;
-        let exclusive = self.usage(Sought::Exclusive, ranges)?.exclusive;
-        if exclusive > 0 {
+        let (exclusive, is_old) = self.components.write.checkpointer.hold(|state| {
+            let exclusive = self.usage_in(state, Sought::Exclusive, ranges)?.exclusive;
+            // They may be newer than that checkpoint.
+            Ok::<_, Error>((exclusive, exclusive == 0 && self.has_newer(state, ranges)?))
+        })?;
+        if !is_old {
             return Ok(exclusive);
         }
-        // They may be newer than that checkpoint.
         self.checkpoint_if_older(Duration::ZERO)?;
         Ok(self.usage(Sought::Exclusive, ranges)?.exclusive)
     }
 
-    /// Makes a checkpoint unless the last one covers everything, or was made no longer than
+    /// False if nothing in some ranges is known to be newer than the last checkpoint.
+    fn has_newer(&self, state: &CheckpointState, ranges: &[(IndexId, KeyRange)]) -> Result<bool> {
+        let Components { space, write, .. } = &self.components;
+        if self.components.options.read_only
+            || space.superblock().checkpoint_lsn >= write.pipeline.lock_applied()?.last_lsn
+        {
+            return Ok(false);
+        }
+        let snapshot = self.snapshot()?;
+        for (id, ranges) in ranges_by_index(ranges) {
+            let root = state.roots.get(&id).ok_or_else(|| no_such_index(id))?.as_root(&**space);
+            let index = snapshot.index(id)?;
+            for range in &ranges {
+                if index.may_differ_from(&root, range)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes a checkpoint unless the last one covers everything, or was made less than
     /// `max_age` ago, or the store is read-only.
     ///
     /// # Errors
@@ -148,16 +175,23 @@ impl Store {
 
     /// As of the last checkpoint.
     fn usage(&self, sought: Sought, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+        self.components.write.checkpointer.hold(|state| self.usage_in(state, sought, ranges))
+    }
+
+    fn usage_in(
+        &self,
+        state: &CheckpointState,
+        sought: Sought,
+        ranges: &[(IndexId, KeyRange)],
+    ) -> Result<SpaceUse> {
         let components = &self.components;
-        components.write.checkpointer.hold(|state| {
-            let look = |id| self.counted(id);
-            let mut usage = Usage::new(&components.trees, sought, &look);
-            for (index, ranges) in ranges_by_index(ranges) {
-                let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
-                usage.add(&root.as_root(&*components.space), ranges.into());
-            }
-            usage.finish()
-        })
+        let look = |id| self.counted(id);
+        let mut usage = Usage::new(&components.trees, sought, &look);
+        for (index, ranges) in ranges_by_index(ranges) {
+            let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
+            usage.add(&root.as_root(&*components.space), ranges.into());
+        }
+        usage.finish()
     }
 
     /// Checks every invariant of the store, reading all of it. The state checked is that of the

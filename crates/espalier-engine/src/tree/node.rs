@@ -8,6 +8,7 @@ use crate::lock_order::{RankedRwLock, rank};
 use crate::model::key::{Key, KeyRange, lift};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
+use crate::tree::memory::Charge;
 use crate::tree::run::{Run, ViewedPart};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,14 +82,15 @@ pub(crate) struct NodeSlot {
 }
 
 enum NodeState {
-    Memory(Arc<Node>),
+    /// With its share in a sum of what is unwritten, once it counts.
+    Memory(Arc<Node>, Option<Charge>),
     Stored(Arc<PieceHandle>),
 }
 
 impl NodeSlot {
     /// A node just made.
     pub(crate) fn new(node: Node) -> Arc<Self> {
-        Self::with(NodeState::Memory(Arc::new(node)))
+        Self::with(NodeState::Memory(Arc::new(node), None))
     }
 
     /// A node that a header, a volume or a checkpoint names.
@@ -108,7 +110,7 @@ impl NodeSlot {
     /// Where the node lies, if it is on the device.
     pub(crate) fn place(&self) -> Option<Arc<PieceHandle>> {
         match &*self.state.read() {
-            NodeState::Memory(_) => None,
+            NodeState::Memory(..) => None,
             NodeState::Stored(handle) => Some(handle.clone()),
         }
     }
@@ -116,7 +118,7 @@ impl NodeSlot {
     /// The node, or the piece to read it from.
     pub(super) fn node_or_handle(&self) -> Result<Arc<Node>, Arc<PieceHandle>> {
         match &*self.state.read() {
-            NodeState::Memory(node) => Ok(node.clone()),
+            NodeState::Memory(node, _) => Ok(node.clone()),
             NodeState::Stored(handle) => Err(handle.clone()),
         }
     }
@@ -124,7 +126,7 @@ impl NodeSlot {
     /// The node, if it is not on the device.
     pub(crate) fn as_unwritten(&self) -> Option<Arc<Node>> {
         match &*self.state.read() {
-            NodeState::Memory(node) => Some(node.clone()),
+            NodeState::Memory(node, _) => Some(node.clone()),
             NodeState::Stored(_) => None,
         }
     }
@@ -134,12 +136,13 @@ impl NodeSlot {
     pub(super) fn unwritten(&self, count: impl FnOnce() -> u64) -> u64 {
         match &*self.state.read() {
             NodeState::Stored(_) => return 0,
-            NodeState::Memory(_) => {}
+            NodeState::Memory(..) => {}
         }
         *self.unwritten.get_or_init(count)
     }
 
-    /// True for the first caller: from now on the node is part of a sum of what is unwritten.
+    /// True for the first caller, which is to [`charge`](Self::charge) it: from now on the node is
+    /// part of a sum of what is unwritten.
     pub(super) fn begins_to_count(&self) -> bool {
         !self.is_counted.swap(true, Ordering::Relaxed)
     }
@@ -147,6 +150,13 @@ impl NodeSlot {
     /// True if the node is part of a sum of what is unwritten.
     pub(super) fn counts(&self) -> bool {
         self.is_counted.load(Ordering::Relaxed)
+    }
+
+    /// The node has a share in that sum until it lies on the device, or is gone.
+    pub(super) fn charge(&self, share: Charge) {
+        if let NodeState::Memory(_, charge) = &mut *self.state.write() {
+            *charge = Some(share);
+        }
     }
 
     /// The node now lies on the device.

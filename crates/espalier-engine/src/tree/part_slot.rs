@@ -47,10 +47,18 @@ pub(crate) struct PartSlot {
 }
 
 enum PartState {
-    Memory(Arc<Part>, Charge),
+    Memory(Arc<Part>, PartCharges),
     /// As long as the device does not have the header that names the part, it is in memory and
     /// counts as that.
     Stored(StoredPart, Option<Charge>),
+}
+
+/// What a part in memory counts for.
+struct PartCharges {
+    /// Of the bytes in memory.
+    bytes: Charge,
+    /// Of a sum of what is unwritten, once it is part of one.
+    unwritten: Option<Charge>,
 }
 
 /// Bytes that a header in memory takes for each part that it names, beside keys and filters: its
@@ -70,10 +78,11 @@ impl PartSlot {
     pub(crate) fn new(memory: &TreeMemory, part: Part) -> Arc<Self> {
         let summary = PartSummary::of(&part);
         part.values().iter().filter(|v| !v.is_stored()).for_each(|v| v.charge(&memory.value_bytes));
-        let charge = Charge::new(&memory.dirty_bytes, part.memory() + NAMED_PART_BYTES);
+        let bytes = Charge::new(&memory.dirty_bytes, part.memory() + NAMED_PART_BYTES);
+        let charges = PartCharges { bytes, unwritten: None };
         Arc::new(Self {
             summary,
-            state: RankedRwLock::new(PartState::Memory(Arc::new(part), charge)),
+            state: RankedRwLock::new(PartState::Memory(Arc::new(part), charges)),
             is_counted: AtomicBool::new(false),
         })
     }
@@ -111,7 +120,8 @@ impl PartSlot {
         }
     }
 
-    /// True for the first caller: from now on the part is in a sum of what is unwritten.
+    /// True for the first caller, which is to [`charge`](Self::charge) it: from now on the part is
+    /// in a sum of what is unwritten.
     pub(super) fn begins_to_count(&self) -> bool {
         !self.is_counted.swap(true, Ordering::Relaxed)
     }
@@ -121,11 +131,18 @@ impl PartSlot {
         self.is_counted.load(Ordering::Relaxed)
     }
 
+    /// The part has a share in that sum until it lies on the device, or is gone.
+    pub(super) fn charge(&self, share: Charge) {
+        if let PartState::Memory(_, charges) = &mut *self.state.write() {
+            charges.unwritten = Some(share);
+        }
+    }
+
     /// The part now lies on the device. The first caller wins.
     pub(crate) fn set_stored(&self, stored: StoredPart) {
         let mut state = self.state.write();
-        if let PartState::Memory(_, charge) = &mut *state {
-            let charge = charge.split_off(NAMED_PART_BYTES);
+        if let PartState::Memory(_, charges) = &mut *state {
+            let charge = charges.bytes.split_off(NAMED_PART_BYTES);
             *state = PartState::Stored(stored, Some(charge));
         }
     }

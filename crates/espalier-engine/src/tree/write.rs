@@ -7,12 +7,14 @@ use crate::model::view::View;
 use crate::pieces::{Encoded, Part};
 use crate::tree::Root;
 use crate::tree::codec;
+use crate::tree::memory::{Charge, TreeMemory};
 use crate::tree::node::{Body, Edge, Node, NodeSlot};
 use crate::tree::part_slot::{NAMED_PART_BYTES, PartSlot, StoredPart};
 use crate::tree::run::Run;
 use crate::tree::trees::Trees;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes of a number in a header, and of a length, at most.
 const MAX_NUMBER_BYTES: usize = 10;
@@ -70,9 +72,16 @@ impl Trees {
     }
 
     /// Blocks that what the device does not have of a tree will take, at most, but for nodes and
-    /// parts that an earlier call has given for this tree or another.
+    /// parts that an earlier call has given for this tree or another. From then on they are in
+    /// [`Self::counted_blocks`].
     pub(crate) fn new_unwritten_blocks(&self, root: &Root) -> u64 {
-        root.slot.as_ref().map_or(0, |slot| new_unwritten(slot, &Counting::Begins))
+        root.slot.as_ref().map_or(0, |slot| new_unwritten(slot, &Counting::Begins(&self.memory)))
+    }
+
+    /// The sum of what [`Self::new_unwritten_blocks`] has given, without what has been written
+    /// since, and what no tree has any more.
+    pub(crate) fn counted_blocks(&self) -> u64 {
+        self.memory.counted_blocks.load(Ordering::Relaxed) as u64
     }
 
     /// What [`Self::new_unwritten_blocks`] would give, at most.
@@ -149,14 +158,24 @@ impl Trees {
 }
 
 /// Whether what is found to be new counts from then on.
-enum Counting {
-    Begins,
+enum Counting<'a> {
+    Begins(&'a TreeMemory),
     Looks,
 }
 
+impl Counting<'_> {
+    /// The share of so many blocks, if they count from now on.
+    fn share(&self, blocks: u64) -> Option<Charge> {
+        match self {
+            Self::Begins(memory) => Some(Charge::new(&memory.counted_blocks, blocks as usize)),
+            Self::Looks => None,
+        }
+    }
+}
+
 /// Blocks of what is unwritten below `slot` and does not count yet.
-fn new_unwritten(slot: &NodeSlot, counting: &Counting) -> u64 {
-    let begins = matches!(counting, Counting::Begins);
+fn new_unwritten(slot: &NodeSlot, counting: &Counting<'_>) -> u64 {
+    let begins = matches!(counting, Counting::Begins(_));
     let is_new = || if begins { slot.begins_to_count() } else { !slot.counts() };
     // What lies below a node that counts does so, too: a node never changes.
     let Some(node) = slot.as_unwritten().filter(|_| is_new()) else { return 0 };
@@ -164,8 +183,14 @@ fn new_unwritten(slot: &NodeSlot, counting: &Counting) -> u64 {
     let runs = runs_of(&node).filter(|run| !run.sums.is_stored() && is_new(run));
     let is_new = |part: &PartSlot| if begins { part.begins_to_count() } else { !part.counts() };
     let parts = runs.flat_map(|run| &run.parts);
-    let new = parts.filter_map(|part| part.slot.as_unwritten().filter(|_| is_new(&part.slot)));
-    let mut total = new.map(|part| part_blocks(&part)).sum::<u64>() + header_blocks(&node);
+    let mut total = header_blocks(&node);
+    counting.share(total).into_iter().for_each(|share| slot.charge(share));
+    for slot in parts.map(|part| &part.slot) {
+        let Some(part) = slot.as_unwritten().filter(|_| is_new(slot)) else { continue };
+        let blocks = part_blocks(&part);
+        counting.share(blocks).into_iter().for_each(|share| slot.charge(share));
+        total += blocks;
+    }
     if let Body::Interior { edges, .. } = &node.body {
         let children = edges.iter().filter_map(|e| e.child.as_ref());
         total += children.map(|child| new_unwritten(&child.slot, counting)).sum::<u64>();

@@ -86,6 +86,11 @@ impl PartCursor {
         }
     }
 
+    /// True if the op of the entry it stands on makes older ones void; meaningless on none.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.entry.is_terminal()
+    }
+
     fn inline_op(&self) -> Option<(u8, u32, &[u8])> {
         self.entry.inline_op(self.part.entries())
     }

@@ -166,6 +166,11 @@ impl Entry {
         self.large().is_empty().then(|| (self.kind, self.number, &entries[self.payload..self.next]))
     }
 
+    /// True if its op makes older ones void.
+    pub(super) fn is_terminal(&self) -> bool {
+        !matches!(u64::from(self.kind), KIND_PATCH | KIND_PATCH_LARGE | KIND_UPDATE)
+    }
+
     /// Length of an inline value or patch.
     pub(super) fn inline_value(&self) -> Option<usize> {
         matches!(u64::from(self.kind), KIND_INSERT | KIND_PATCH).then_some(self.next - self.payload)

@@ -4,9 +4,10 @@
 //! both walks reach through the same translation denotes the same on both sides and is skipped.
 //! Parts are skipped likewise: two paths that see the same parts in the same order give a key the
 //! same messages, except for keys in parts (and range messages) that only one side sees. Those keys
-//! are the *suspects*, but for those for which the leaves of both sides have equal entries.
+//! are the *suspects*, but for those for which such parts of both sides have equal messages. Why
+//! that is enough: "Comparison" in `docs/design/tree.md`.
 
-mod leaves;
+mod messages;
 
 use crate::Result;
 use crate::model::ids::{Msn, PieceId};
@@ -17,7 +18,7 @@ use crate::tree::node::{Body, Node, NodeSlot, Root};
 use crate::tree::part_slot::PartSlot;
 use crate::tree::run::{Run, ViewedPart};
 use crate::tree::trees::Trees;
-use leaves::LeafPiece;
+use messages::SidePiece;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -57,10 +58,22 @@ struct Comparison {
 impl Trees {
     /// Where the keys behind two prefixes may differ.
     pub(crate) fn suspects(&self, sides: [(&Root, &[u8]); 2]) -> Result<Suspects> {
+        self.suspects_seen(sides.map(|(root, prefix)| (root, View::translated(prefix, b""))))
+    }
+
+    /// False if two trees are known to have the same in a range of keys.
+    pub(crate) fn may_differ(&self, sides: [&Root; 2], range: &KeyRange) -> Result<bool> {
+        let view = View::identity().restrict(range);
+        let suspects = self.suspects_seen(sides.map(|root| (root, view.clone())))?;
+        Ok(!suspects.keys.is_empty() || !suspects.ranges.is_empty())
+    }
+
+    /// Where trees may differ as they look through views.
+    fn suspects_seen(&self, sides: [(&Root, View); 2]) -> Result<Suspects> {
         let mut comparison = Comparison::default();
-        for (side, (root, prefix)) in sides.into_iter().enumerate() {
+        for (side, (root, view)) in sides.into_iter().enumerate() {
             if let Some(slot) = &root.slot {
-                comparison.visit_node(side, slot, root.height, View::translated(prefix, b""));
+                comparison.visit_node(side, slot, root.height, view);
             }
         }
         while let Some((side, slot, height, view)) = comparison.next() {
@@ -144,19 +157,16 @@ impl Comparison {
 
     fn finish(self, trees: &Trees) -> Result<Suspects> {
         let mut suspects = Suspects { nodes: self.nodes, ..Suspects::default() };
-        let mut in_leaves = [Vec::new(), Vec::new()];
+        let mut pieces = [Vec::new(), Vec::new()];
         for ((_, (from, to)), SeenPart { slot, coverage, in_runs }) in self.parts {
             for (side, only) in differing(coverage).into_iter().enumerate() {
-                for range in only {
+                pieces[side].extend(only.into_iter().map(|range| {
                     let view = View::translated(&from, &to).restrict(&range);
-                    match in_runs[side] {
-                        true => suspects.add_entries(trees, &slot, &view, range)?,
-                        false => in_leaves[side].push(LeafPiece { range, slot: slot.clone(), view }),
-                    }
-                }
+                    SidePiece { range, slot: slot.clone(), view, in_leaf: !in_runs[side] }
+                }));
             }
         }
-        leaves::compare_leaves(trees, in_leaves, &mut suspects)?;
+        messages::compare_messages(trees, pieces, &mut suspects)?;
         for coverage in self.ranges.into_values() {
             suspects.ranges.extend(differing(coverage).into_iter().flatten());
         }

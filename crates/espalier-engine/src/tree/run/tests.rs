@@ -173,7 +173,9 @@ fn sums_of_a_run_equal_what_its_parts_come_to_before_and_after_they_are_stored()
         assert_eq!(before, counted(&run));
         let root = Root { height: 0, slot: Some(NodeSlot::new(node_of(&run))) };
         assert_eq!(trees.uncounted_blocks(&root), trees.unwritten_together(std::slice::from_ref(&root)));
+        assert_eq!(trees.counted_blocks(), 0);
         assert_eq!(trees.new_unwritten_blocks(&root), trees.unwritten_together(std::slice::from_ref(&root)));
+        assert_eq!(trees.counted_blocks(), trees.unwritten_together(std::slice::from_ref(&root)));
         // Another header with the same run takes its own room, and no more.
         let other = Root { height: 0, slot: Some(NodeSlot::new(node_of(&run))) };
         assert_eq!(trees.uncounted_blocks(&other), header_blocks(&node_of(&run)));
@@ -183,6 +185,7 @@ fn sums_of_a_run_equal_what_its_parts_come_to_before_and_after_they_are_stored()
         let (kept, now) = (asked(&run), counted(&run));
         assert!(kept == before && kept.2 >= now.2 && (kept.0, kept.1) == (now.0, now.1));
         trees.write(root.slot.as_ref().unwrap(), &mut Vec::new()).unwrap();
+        assert_eq!(trees.counted_blocks(), 0);
         assert_eq!(asked(&run), now);
         assert_eq!(trees.unwritten_together(&[root, other]), header_blocks(&node_of(&run)));
         less += u32::from(kept.2 > now.2);
