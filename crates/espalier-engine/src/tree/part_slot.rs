@@ -4,7 +4,7 @@
 //! of nodes share slots, so a write of one version writes the part for all of them.
 
 use crate::lock_order::{RankedRwLock, rank};
-use crate::model::ids::Reference;
+use crate::model::ids::{PieceId, Reference};
 use crate::model::key::Key;
 use crate::model::piece::PieceHandle;
 use crate::pieces::{Filter, Part};
@@ -101,6 +101,14 @@ impl PartSlot {
         match &*self.state.read() {
             PartState::Memory(..) => None,
             PartState::Stored(stored, _) => Some(stored.clone()),
+        }
+    }
+
+    /// What names the part, if it is on the device.
+    pub(super) fn id(&self) -> Option<PieceId> {
+        match &*self.state.read() {
+            PartState::Memory(..) => None,
+            PartState::Stored(stored, _) => Some(stored.handle.id()),
         }
     }
 

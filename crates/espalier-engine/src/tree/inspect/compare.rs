@@ -50,6 +50,8 @@ struct SeenPart {
 #[derive(Default)]
 struct Comparison {
     frontiers: [Frontier; 2],
+    /// Entries of leaves, with the views through which they are seen.
+    leaves: [Vec<(View, Arc<Run>)>; 2],
     parts: HashMap<(Name, Translation), SeenPart>,
     ranges: HashMap<Msn, Coverage>,
     nodes: u64,
@@ -119,7 +121,7 @@ impl Comparison {
 
     fn look(&mut self, side: usize, node: &Node, view: &View) {
         match &node.body {
-            Body::Leaf(run) => self.run((side, false), run, view),
+            Body::Leaf(run) => self.leaves[side].push((view.clone(), run.clone())),
             Body::Interior { pivots, edges } => {
                 for edge in &edges[Node::edges_within(pivots, &view.bounds)] {
                     edge.runs.iter().for_each(|run| self.run((side, true), run, view));
@@ -132,21 +134,8 @@ impl Comparison {
     }
 
     fn run(&mut self, (side, is_on_edge): (usize, bool), run: &Run, view: &View) {
-        for part in run.parts_near(&view.bounds).iter().filter(|part| part.may_show_some_of(&view.bounds)) {
-            let name = match part.slot.place() {
-                Some(place) => Name::Stored(place.handle.id()),
-                None => Name::Memory(Arc::as_ptr(&part.slot) as usize),
-            };
-            let composed = view.compose(&part.view);
-            let translation = shortest(&composed);
-            let Some(seen) = ViewedPart::viewed(part.slot.clone(), composed) else { continue };
-            let range =
-                KeyRange { start: seen.first, end: seen.last.map(|last| [&*last, &[0]].concat().into()) };
-            let entry = self.parts.entry((name, translation));
-            let entry = entry.or_insert_with(|| SeenPart::new(seen.slot));
-            entry.coverage[side].push(range);
-            entry.in_runs[side] |= is_on_edge;
-        }
+        let near = run.parts_near(&view.bounds).iter();
+        near.for_each(|part| self.part((side, is_on_edge), part, view));
         for (range, ops) in run.ranges.within(&view.bounds).iter() {
             let range = view.range_to_outer(&range);
             for (msn, _) in ops.iter().filter(|_| !range.is_empty()) {
@@ -155,7 +144,64 @@ impl Comparison {
         }
     }
 
-    fn finish(self, trees: &Trees) -> Result<Suspects> {
+    fn part(&mut self, (side, is_on_edge): (usize, bool), part: &ViewedPart, view: &View) {
+        if !part.may_show_some_of(&view.bounds) {
+            return;
+        }
+        let composed = view.compose(&part.view);
+        let translation = shortest(&composed);
+        let Some(seen) = ViewedPart::viewed(part.slot.clone(), composed) else { return };
+        let range = KeyRange { start: seen.first, end: seen.last.map(|last| [&*last, &[0]].concat().into()) };
+        let entry = self.parts.entry((name_of(&part.slot), translation));
+        let entry = entry.or_insert_with(|| SeenPart::new(seen.slot));
+        entry.coverage[side].push(range);
+        entry.in_runs[side] |= is_on_edge;
+    }
+
+    /// Adds the parts of all leaves. Where both sides see a leaf in one place, most of its parts
+    /// are mostly the same: these are passed over at once.
+    fn add_leaves(&mut self) {
+        let [old, new] = std::mem::take(&mut self.leaves);
+        let mut old: HashMap<View, Vec<Arc<Run>>> = old.into_iter().fold(HashMap::new(), |mut all, leaf| {
+            all.entry(leaf.0).or_default().push(leaf.1);
+            all
+        });
+        for (view, run) in new {
+            match old.get_mut(&view).and_then(Vec::pop) {
+                Some(other) => self.both_leaves(&view, [&other, &run]),
+                None => self.run((1, false), &run, &view),
+            }
+        }
+        for (view, runs) in old {
+            runs.iter().for_each(|run| self.run((0, false), run, &view));
+        }
+    }
+
+    /// Adds the parts of two leaves that are seen through one view, but for those that both have.
+    fn both_leaves(&mut self, view: &View, runs: [&Run; 2]) {
+        let [mut old, mut new] = runs.map(|run| run.parts_near(&view.bounds));
+        loop {
+            let (take_old, take_new) = match (old.first(), new.first()) {
+                (None, None) => return,
+                (Some(_), None) => (true, false),
+                (None, Some(_)) => (false, true),
+                (Some(a), Some(b)) if name_of(&a.slot) == name_of(&b.slot) && a.view == b.view => {
+                    (old, new) = (&old[1..], &new[1..]);
+                    continue;
+                }
+                (Some(a), Some(b)) => (a.first <= b.first, b.first <= a.first),
+            };
+            for (side, parts, take) in [(0, &mut old, take_old), (1, &mut new, take_new)] {
+                if let Some((first, rest)) = parts.split_first().filter(|_| take) {
+                    self.part((side, false), first, view);
+                    *parts = rest;
+                }
+            }
+        }
+    }
+
+    fn finish(mut self, trees: &Trees) -> Result<Suspects> {
+        self.add_leaves();
         let mut suspects = Suspects { nodes: self.nodes, ..Suspects::default() };
         let mut pieces = [Vec::new(), Vec::new()];
         for ((_, (from, to)), SeenPart { slot, coverage, in_runs }) in self.parts {
@@ -178,6 +224,13 @@ impl Comparison {
 impl SeenPart {
     fn new(slot: Arc<PartSlot>) -> Self {
         Self { slot, coverage: Coverage::default(), in_runs: [false; 2] }
+    }
+}
+
+fn name_of(slot: &Arc<PartSlot>) -> Name {
+    match slot.id() {
+        Some(id) => Name::Stored(id),
+        None => Name::Memory(Arc::as_ptr(slot) as usize),
     }
 }
 
