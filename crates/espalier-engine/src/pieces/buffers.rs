@@ -91,8 +91,8 @@ impl Buffers {
         self.provision.lock().left > 0
     }
 
-    /// Touches a piece of the memory that will be lent first, after a call of `claimed`, so that the
-    /// system provides it; false if no caller wants that.
+    /// Touches a piece of the memory that will be lent first, so that the system provides it, after
+    /// a call of `claimed`; false if no caller wants that.
     pub(super) fn provide(&self, claimed: impl FnOnce()) -> bool {
         let mut provision = self.provision.lock();
         if provision.left == 0 {
