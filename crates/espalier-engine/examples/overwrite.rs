@@ -1,14 +1,16 @@
-//! What a writer waits for: random overwrites of values, in batches, each made durable or not.
+//! What a writer waits for: random overwrites of values, in batches, each made durable or not; and
+//! what a scan reads of values that were loaded so.
 //!
 //! `cargo run --release -p espalier-engine --example overwrite -- FILE [VALUES [BYTES [BATCHES
-//! [MIB]]]]` loads so many values (500,000) of so many bytes (4,096) at random keys, then
-//! overwrites a hundred at a time at random keys: so many batches (2,000) without a sync, and as
-//! many with one each. It prints how long a batch took, what writers were stalled for, and what the
-//! device did. The store may take MIB (256) of memory.
+//! [MIB]]]]` loads so many values (500,000) of so many bytes (4,096) at random keys, reads all of
+//! them in the order of their keys when the store was opened anew, then overwrites a hundred at a
+//! time at random keys: so many batches (2,000) without a sync, and as many with one each. It
+//! prints how long a batch took, what writers were stalled for, and what the device did. The store
+//! may take MIB (256) of memory.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
-use espalier_engine::{Batch, FormatOptions, IndexId, OpenOptions, Statistics, Store};
+use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Statistics, Store};
 use espalier_storage::{FileDevice, OpenMode, SystemEnvironment};
 use std::error::Error;
 use std::path::Path;
@@ -28,11 +30,21 @@ fn main() -> Result<()> {
     let env = Arc::new(SystemEnvironment::new(2));
     let device = Arc::new(FileDevice::create(Path::new(&path), 3 * values * bytes + (2 << 30))?);
     Store::format(device, env.clone(), &FormatOptions::default())?;
-    let device = Arc::new(FileDevice::open(Path::new(&path), OpenMode::ReadWrite)?);
-    let store = Store::open(device, env, OpenOptions { memory: mebibytes << 20, ..OpenOptions::default() })?;
+    let open = || -> Result<Arc<Store>> {
+        let device = Arc::new(FileDevice::open(Path::new(&path), OpenMode::ReadWrite)?);
+        let options = OpenOptions { memory: mebibytes << 20, ..OpenOptions::default() };
+        Ok(Store::open(device, env.clone(), options)?)
+    };
+    let store = open()?;
     let index = IndexId { volume: store.create_volume("bench", 1, 0, &[])?, index: 0 };
     let mut writer = Writer { store, index, values, bytes: bytes as usize, random: 0x9e37_79b9_7f4a_7c15 };
     writer.load()?;
+    writer.store.close()?;
+    let random = writer.random;
+    // The file is locked as long as it is open.
+    drop(writer);
+    let mut writer = Writer { store: open()?, index, values, bytes: bytes as usize, random };
+    writer.scan()?;
     writer.run("overwrite", batches, false)?;
     writer.run("overwrite, a sync each", batches, true)?;
     writer.store.close()?;
@@ -81,6 +93,25 @@ impl Writer {
         }
         self.store.sync_all()?;
         self.print("load", start.elapsed(), times, &before);
+        Ok(())
+    }
+
+    /// Reads all values in the order of their keys.
+    fn scan(&self) -> Result<()> {
+        let (before, start) = (self.store.statistics().device, Instant::now());
+        let mut cursor = self.store.cursor(self.index, KeyRange::all())?;
+        let mut count = 0u64;
+        while let Some(entry) = cursor.next()? {
+            std::hint::black_box(cursor.read(&entry.value)?);
+            count += 1;
+        }
+        let (took, after) = (start.elapsed(), self.store.statistics().device);
+        println!(
+            "scan, cold              {:8.0}/s; {:.3} reads and {:.0} bytes of the device for each value",
+            count as f64 / took.as_secs_f64(),
+            (after.reads - before.reads) as f64 / count as f64,
+            (after.bytes_read - before.bytes_read) as f64 / count as f64,
+        );
         Ok(())
     }
 

@@ -40,11 +40,12 @@ impl WorkSignal {
         self.progress.notify_all();
     }
 
-    /// There is something to read ahead.
+    /// There is something to read ahead: wakes one readahead thread, which wakes the next if there
+    /// is more than it does.
     pub(crate) fn wake_readahead(&self) {
         // Under the lock, so that the wake-up cannot fall between a look and the rest that follows.
         let _epoch = self.epoch.lock();
-        self.readahead.notify_all();
+        self.readahead.notify_one();
     }
 
     /// Wakes all workers and readahead threads, which then find that they are to stop.

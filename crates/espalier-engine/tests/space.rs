@@ -88,7 +88,7 @@ fn a_store_grows_and_keeps_what_it_holds() {
         copy.write_at(block * BLOCK as u64, &[slot]).unwrap();
         let store = open(copy);
         assert_sound(&store, index, 0..held);
-        assert_eq!(store.statistics().space.total, 40 * MIB / BLOCK as u64);
+        assert_eq!(store.statistics().space.total, 40 * MIB);
     }
     let store = open(large.clone());
     let more = fill(&store, index, held);
@@ -120,7 +120,7 @@ fn an_open_store_grows_whenever_it_is_full() {
         let before = store.statistics().space;
         assert_eq!(store.resize_online(mib * MIB).unwrap(), mib * MIB);
         let after = store.statistics().space;
-        assert_eq!(after.total, mib * MIB / BLOCK as u64);
+        assert_eq!(after.total, mib * MIB);
         assert_eq!(after.free - before.free, after.total - before.total);
         let more = fill(&store, index, held);
         assert!(more > 0, "nothing fits into {mib} MiB");
@@ -161,7 +161,7 @@ fn a_power_cut_while_an_open_store_grows_leaves_it_small_or_large() {
         for seed in 0..4 {
             let crashed = open(Arc::new(point.crash(seed)));
             assert_sound(&crashed, index, 0..held);
-            let total = crashed.statistics().space.total * BLOCK as u64;
+            let total = crashed.statistics().space.total;
             assert!(total == 16 * MIB || total == 8 * MIB && !grown, "{total} bytes");
             sizes.push(total);
         }
@@ -226,7 +226,7 @@ fn trimming_takes_only_what_is_free() {
     let free = store.statistics().space.free;
     // What the simulated device is told about reads as garbage from then on.
     let told = store.trim(0).unwrap();
-    assert_eq!(told, free * BLOCK as u64);
+    assert_eq!(told, free);
     assert_eq!(store.statistics().space.free, free);
     let check = |store: &Store| {
         for n in (0..held).filter(|n| n % 5 <= 1) {
@@ -258,7 +258,7 @@ fn an_idle_store_gives_back_what_was_deleted() {
         store.commit(batch).unwrap();
         idle(&store);
         let half = store.statistics().space.free;
-        assert!(half * 5 > before * 2, "{half} blocks of {before} are free with half of it deleted");
+        assert!(half * 5 > before * 2, "{half} bytes of {before} are free with half of it deleted");
         assert_sound(&store, index, held / 2..held);
         // There is nothing to do any more.
         let checkpoints = store.statistics().checkpoints;
@@ -311,11 +311,11 @@ fn what_values_have_taken_is_promised_to_nobody_else() {
     };
     (0..32).for_each(|n| put(n, vec![n as u8; 64 << 10]));
     let promised = store.statistics().space.reserved;
-    assert!(promised >= 2 * MIB / BLOCK as u64, "{promised} blocks are promised for 2 MiB");
+    assert!(promised >= 2 * MIB, "{promised} bytes are promised for 2 MiB");
     store.sync_all().unwrap();
     put(64, vec![1; 100]);
     let promised = store.statistics().space.reserved;
-    assert!(promised < MIB / BLOCK as u64, "{promised} blocks are promised for 100 bytes and some keys");
+    assert!(promised < MIB, "{promised} bytes are promised for 100 bytes and some keys");
     store.checkpoint().unwrap();
     assert_eq!(store.statistics().space.reserved, 0);
     let report = store.verify(&mut |_| ()).unwrap();

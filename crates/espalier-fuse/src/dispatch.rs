@@ -27,6 +27,7 @@ mod dirty_pages;
 mod errno;
 mod fullness;
 mod linux_commands;
+mod listing_style;
 mod node_tag;
 mod root_xattrs;
 mod small_reply;
@@ -139,6 +140,11 @@ impl Dispatcher {
     /// The file system was shut down: only errors are answered.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.linux_commands.is_shut_down()
+    }
+
+    /// Listings give the attributes of all entries (`-o readdirplus=always`).
+    pub(crate) fn list_all_attributes(&mut self) {
+        self.live.list_all_attributes();
     }
 
     /// The kernel keeps written data to itself for a while (`-o writeback`).

@@ -403,6 +403,9 @@ fn dispatcher_of(fs: &Arc<FileSystem>, options: &mut MountOptions) -> Dispatcher
     if options.writeback {
         dispatcher.expect_write_back();
     }
+    if options.list_attributes == ListAttributes::Always {
+        dispatcher.list_all_attributes();
+    }
     if options.follow {
         dispatcher.follow();
     }

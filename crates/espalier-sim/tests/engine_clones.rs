@@ -4,7 +4,7 @@ use espalier_engine::{
     Batch, ErrorKind, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME, Store,
     Tuning,
 };
-use espalier_storage::{BLOCK, Random, SimulatedDevice, SimulatedEnvironment};
+use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn used(store: &Store) -> u64 {
         store.checkpoint().unwrap();
     }
     let space = store.statistics().space;
-    (space.total - space.free) * BLOCK as u64
+    space.total - space.free
 }
 
 fn height(store: &Store, index: IndexId) -> u8 {
@@ -122,7 +122,7 @@ fn rounds(store: &Store, index: IndexId, name: &str, chain: bool, tail: bool) ->
         }
         while store.step().unwrap() {}
         if round % 8 == 0 {
-            owed = owed.max(store.statistics().space.unwritten * BLOCK as u64);
+            owed = owed.max(store.statistics().space.unwritten);
             store.checkpoint().unwrap();
         }
     }

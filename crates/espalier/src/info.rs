@@ -16,7 +16,7 @@ use espalier_fs::FileSystem;
 use espalier_fuse::DESCRIPTION_XATTR;
 use espalier_fuse::metrics::Metrics;
 use espalier_fuse::transport::Kind;
-use espalier_storage::{BLOCK, OpenMode};
+use espalier_storage::OpenMode;
 use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -199,7 +199,6 @@ pub(crate) fn server_side(
 
 fn of_store(source: &Path, store: &Store) -> Value {
     let figures = store.statistics();
-    let bytes = |blocks: u64| blocks * BLOCK as u64;
     let space = figures.space;
     let used = space.total - space.free.min(space.total);
     let seconds = |time: std::time::Duration| time.as_millis() as f64 / 1000.0;
@@ -217,11 +216,11 @@ fn of_store(source: &Path, store: &Store) -> Value {
         "created_unix_seconds": figures.created.as_secs(),
         "pieces": pieces(store),
         "space": {
-            "total_bytes": bytes(space.total),
-            "used_bytes": bytes(used),
-            "free_bytes": bytes(space.free),
-            "promised_bytes": bytes(space.reserved),
-            "longest_free_run_bytes": bytes(space.longest_run),
+            "total_bytes": space.total,
+            "used_bytes": used,
+            "free_bytes": space.free,
+            "promised_bytes": space.reserved,
+            "longest_free_run_bytes": space.longest_run,
         },
         "log": {
             "size_bytes": figures.log_capacity,

@@ -83,7 +83,7 @@ pub(crate) fn server_side(
 fn resize_online(store: &Store, device: &FileDevice, bytes: u64) -> Result<u64, String> {
     let size = device.size().map_err(|error| error.to_string())?;
     let wanted = if bytes == 0 { size } else { bytes };
-    let present = store.statistics().space.total * BLOCK as u64;
+    let present = store.statistics().space.total;
     if wanted / (BLOCK as u64) < present / BLOCK as u64 {
         return Err(format!("it has {} and cannot shrink to {}", Size(present), Size(wanted)));
     }

@@ -6,6 +6,10 @@
 //! the answer is [`Verdict::Accept`]. With worker threads the writer waits here, for progress that
 //! they make; without, it is told to take a step of background work itself.
 //!
+//! The log is written in groups of several MiB, and a writer that is faster than the device would
+//! wait for one of them now and then. So from half of what may be pending on, each batch waits a
+//! little, the longer the more is pending: the writer comes to go on as fast as the log does.
+//!
 //! Memory is *tight* when memtables, what is unwritten or both together with what the log has not
 //! written take their share, and *full* when they take a third more. While it is tight a batch
 //! waits for a bounded time ([`MAX_WAIT_WHEN_TIGHT`]), in which the device writes more than the
@@ -32,8 +36,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A writer that finds a thirty-second part of memory not yet in the log, but at least and at most
-/// so much, waits for a part of it to be written, or writes it. It should not have to wait while
-/// the device makes safe what was written: that takes as long as a hundred MiB do on some.
+/// so much, waits for room there, or makes it. It should not have to wait while the device makes
+/// safe what was written: that takes as long as a hundred MiB do on some.
 const FORCED_LOG_WRITE_BYTES: (u64, u64) = (16 << 20, 64 << 20);
 
 /// With little memory it is an eighth, but no less than this.
@@ -89,6 +93,8 @@ pub(crate) struct Stalls {
     is_starved: AtomicBool,
     /// Bytes of batches since a writer last found that there is plenty of room.
     unseen_bytes: AtomicU64,
+    /// Bytes of batches that have not waited yet for the log to come along.
+    unpaced_bytes: AtomicU64,
 }
 
 /// Time that calls of [`Store::commit`](crate::Store::commit) spent because too much was in memory.
@@ -150,12 +156,35 @@ impl BackPressure {
         Ok(self.log.pending_bytes() + bytes as u64 > self.forced_write_bytes())
     }
 
-    /// Writes a part of what is not yet in the log.
+    /// Makes room for a writer of `bytes` in what is not yet in the log; without worker threads by
+    /// writing more of it, as no other caller does.
     ///
     /// # Errors
     /// Of the log.
-    pub(crate) fn write_log(&self) -> Result<LogProgress> {
-        self.log.push(self.forced_write_bytes() - LOG_WRITE_AHEAD_BYTES)
+    pub(crate) fn write_log(&self, bytes: usize) -> Result<LogProgress> {
+        let most = self.forced_write_bytes();
+        match self.env.threads() {
+            0 => self.log.push(most - LOG_WRITE_AHEAD_BYTES),
+            _ => self.log.make_room(most - LOG_WRITE_AHEAD_BYTES.min(bytes as u64)),
+        }
+    }
+
+    /// Lets a writer of `bytes` wait a little if more than half of what may wait for the log does:
+    /// until other threads have taken some of it, but for a bounded time.
+    pub(crate) fn pace(&self, bytes: usize) {
+        let (pending, most) = (self.log.pending_bytes(), self.forced_write_bytes());
+        if self.env.threads() == 0 || pending <= most / 2 {
+            return;
+        }
+        let unpaced = &self.stalls.unpaced_bytes;
+        let together = unpaced.fetch_add(bytes as u64, Ordering::Relaxed).saturating_add(bytes as u64);
+        if together < LOOK_AFTER_BYTES {
+            return;
+        }
+        unpaced.store(0, Ordering::Relaxed);
+        self.signal.request_work();
+        let delay = log_delay(together, pending, most);
+        self.timed(&self.stalls.slowed, || self.log.wait_for_room(most / 2, delay));
     }
 
     fn forced_write_bytes(&self) -> u64 {
@@ -281,6 +310,17 @@ impl BackPressure {
     }
 }
 
+/// How long `bytes` bytes wait where so many are pending for the log, of so many that may be; zero
+/// where that is less than half.
+fn log_delay(bytes: u64, pending: u64, most: u64) -> Duration {
+    let fraction = (pending as f64 / most.max(1) as f64).min(1.0) * 2.0 - 1.0;
+    if fraction <= 0.0 {
+        return Duration::ZERO;
+    }
+    let share = Duration::from_micros(bytes.saturating_mul(1_000_000) / SLOWED_BYTES_PER_SECOND);
+    share.min(MAX_WAIT_WHEN_TIGHT).mul_f64(fraction * fraction)
+}
+
 /// The longest that a batch of so many bytes is slowed down before it has to wait.
 fn max_delay(bytes: u64) -> Duration {
     let share = Duration::from_micros(bytes.saturating_mul(1_000_000) / SLOWED_BYTES_PER_SECOND);
@@ -300,6 +340,16 @@ mod tests {
         assert_eq!(Pressure::of(1.3, 0.0), Pressure::Tight);
         assert_eq!(Pressure::of(1.34, 0.0), Pressure::Full);
         assert_eq!(Pressure::of(0.0, 1.0), Pressure::Full);
+    }
+
+    #[test]
+    fn what_waits_for_the_log_slows_a_writer_down_the_more_there_is() {
+        let (second, most) = (SLOWED_BYTES_PER_SECOND, 16 << 20);
+        assert_eq!(log_delay(second, 8 << 20, most), Duration::ZERO);
+        assert_eq!(log_delay(second / 64, 12 << 20, most), Duration::from_nanos(3_906_250));
+        assert_eq!(log_delay(second / 64, 16 << 20, most), Duration::from_micros(15_625));
+        assert_eq!(log_delay(u64::MAX, u64::MAX, most), MAX_WAIT_WHEN_TIGHT);
+        assert_eq!(log_delay(second, 1, 0), MAX_WAIT_WHEN_TIGHT);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::table::IndexTable;
 use crate::Result;
 use crate::lock_order::{RankedMutex, rank};
 use crate::model::options::Tuning;
-use crate::space::{Purpose, Reservation, Space, SpaceStats};
+use crate::space::{BlockCounts, Purpose, Reservation, Space};
 use crate::tree::{Root, TreeEditor, TreePolicy, Trees};
 use espalier_storage::BLOCK;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub(crate) struct WantedRoom {
 
 /// True if a store has so little space that nothing is written to make reading faster, and all that
 /// absorbing takes has to be reserved.
-pub(crate) fn is_low(space: &SpaceStats, unwritten: u64, tuning: &Tuning) -> bool {
+pub(crate) fn is_low(space: &BlockCounts, unwritten: u64, tuning: &Tuning) -> bool {
     space.free < unwritten + space.reserved + 2 * space.pool + pending_blocks(tuning)
 }
 
@@ -249,7 +249,7 @@ impl SpaceAccounting {
 
     /// More is unwritten than before: from here on space may be low.
     pub(crate) fn note_growth(&self) {
-        let seems_low = || is_low(&self.space.stats(), self.unwritten_blocks(), &self.tuning);
+        let seems_low = || is_low(&self.space.block_counts(), self.unwritten_blocks(), &self.tuning);
         if !self.is_low() && seems_low() && (!self.count_again() || seems_low()) {
             self.assume_low();
         }
@@ -258,7 +258,7 @@ impl SpaceAccounting {
     /// Takes note of how much space is left.
     pub(crate) fn refresh(&self) {
         self.recount();
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         let seems_low = || is_low(&space, self.unwritten_blocks(), &self.tuning);
         let low = seems_low() && (!self.count_again() || seems_low());
         self.low_space.store(low, Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl SpaceAccounting {
 
     /// Blocks that hold neither superblocks nor the log.
     pub(crate) fn data_blocks(&self) -> u64 {
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         space.total - space.fixed
     }
 

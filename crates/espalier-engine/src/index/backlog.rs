@@ -73,7 +73,7 @@ impl FlushBacklog {
 
     /// So many bytes of large values wait on roots.
     pub(crate) fn note_values(&self, bytes: u64) {
-        let most = (self.space.stats().free * BLOCK as u64 / VALUE_SHARE_OF_FREE).max(1);
+        let most = (self.space.free_blocks() * BLOCK as u64 / VALUE_SHARE_OF_FREE).max(1);
         self.value_percent.store(bytes.saturating_mul(100) / most, Ordering::Relaxed);
     }
 

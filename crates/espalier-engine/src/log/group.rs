@@ -33,10 +33,10 @@ struct Prepared {
 }
 
 impl Log {
-    /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or
-    /// waits for other threads that write.
-    pub(super) fn write_step(&self, state: &mut LogGuard<'_>, target: Lsn) -> Result<LogProgress> {
-        let Some(taken) = self.take(state, target) else {
+    /// Writes one group of pending batches up to `target`, of up to `most` bytes, with the lock
+    /// released meanwhile, or waits for other threads that write.
+    pub(super) fn write_step(&self, state: &mut LogGuard<'_>, target: Lsn, most: u64) -> Result<LogProgress> {
+        let Some(taken) = self.take(state, target, most) else {
             if state.pending.batches.is_empty() {
                 // A trim has covered it meanwhile.
                 return Ok(LogProgress::Done);
@@ -49,6 +49,8 @@ impl Log {
             return Ok(LogProgress::Done);
         };
         let turn = state.under_way.begin(taken.bound);
+        // A writer may wait for less to be pending.
+        self.changed.notify_all();
         let prepared = self.unlocked(state, || self.prepare(&taken));
         while !state.under_way.has_turn(turn) && state.alive().is_ok() {
             state.wait(&self.changed);
@@ -62,17 +64,17 @@ impl Log {
         result.map(|()| LogProgress::Done)
     }
 
-    /// Takes the batches for the next group: up to `target`, up to the size of a group, and no more
-    /// than fit even if all their values stay inline, and those of groups under way. `None` if not
-    /// one fits.
-    fn take(&self, state: &mut LogState, target: Lsn) -> Option<Taken> {
+    /// Takes the batches for the next group: up to `target`, up to `most` bytes, and no more than
+    /// fit even if all their values stay inline, and those of groups under way. `None` if not one
+    /// fits.
+    fn take(&self, state: &mut LogState, target: Lsn, most: u64) -> Option<Taken> {
         let free = u64::from(self.region.blocks)
             .saturating_sub(state.ring.head - state.ring.tail)
             .saturating_sub(state.under_way.blocks);
         let (mut batches, mut held) = (Vec::new(), Vec::new());
         let mut bound = 0;
         // Groups of one size, so that the last is not too small to bind its values early.
-        let groups = state.pending.bytes.div_ceil(self.config.group_bytes).max(1);
+        let groups = state.pending.bytes.div_ceil(most.max(1)).max(1);
         let limit = state.pending.bytes.div_ceil(groups);
         while let Some(next) = state.pending.batches.front() {
             let sum = bound + next.bound;

@@ -6,6 +6,7 @@ use super::redo_log::{Log, max_batch};
 use super::state::{LogGuard, PendingBatch};
 use super::{LogProgress, LoggedBatch, LoggedOp};
 use crate::{Error, ErrorKind, Lsn, Result};
+use std::time::Duration;
 
 /// Upper bound of what a batch costs beyond its operations.
 const BATCH_OVERHEAD_BYTES: u64 = 32;
@@ -76,10 +77,46 @@ impl Log {
                 self.sync_step(&mut state)?;
             } else if !state.may_begin(target, self.config.groups) {
                 state.wait(&self.changed);
-            } else if self.write_step(&mut state, target)? == LogProgress::Full {
+            } else if self.write_step(&mut state, target, self.config.group_bytes)? == LogProgress::Full {
                 return Ok(LogProgress::Full);
             }
         }
+    }
+
+    /// Sees to it that at most `most` bytes are pending, for a writer that adds to them. While
+    /// other threads write, the writer waits until they have taken enough, and not for what they
+    /// took to be written; otherwise it writes a group itself, and that a short one.
+    ///
+    /// # Errors
+    /// The first failure of the log, which is final.
+    pub(crate) fn make_room(&self, most: u64) -> Result<LogProgress> {
+        let mut state = self.state.lock();
+        while state.pending.bytes > most && !self.config.unlogged {
+            state.alive()?;
+            let target = state.progress.appended;
+            if state.must_sync() {
+                self.sync_step(&mut state)?;
+            } else if !state.under_way.is_empty() {
+                state.wait(&self.changed);
+            } else if self.write_step(&mut state, target, self.writer_group_bytes())? == LogProgress::Full {
+                return Ok(LogProgress::Full);
+            }
+        }
+        state.alive().map(|()| LogProgress::Done)
+    }
+
+    /// Waits until at most `most` bytes are pending, or something else has happened that may lead
+    /// to it, or for `limit`.
+    pub(crate) fn wait_for_room(&self, most: u64, limit: Duration) {
+        let mut state = self.state.lock();
+        if state.pending.bytes > most && state.alive().is_ok() {
+            state.wait_for(&self.changed, limit);
+        }
+    }
+
+    /// What a writer writes of the log in one piece: enough to bind values early.
+    fn writer_group_bytes(&self) -> u64 {
+        self.config.early_binding.saturating_mul(2).min(self.config.group_bytes)
     }
 
     /// Makes every batch up to `upto` durable.
@@ -128,7 +165,7 @@ impl Log {
                 continue;
             }
             let target = state.waiting.keys().next_back().copied().unwrap_or(upto);
-            if self.write_step(state, target)? == LogProgress::Full {
+            if self.write_step(state, target, self.config.group_bytes)? == LogProgress::Full {
                 return Ok(LogProgress::Full);
             }
         }

@@ -190,13 +190,13 @@ impl Flusher {
     /// True if with `more` blocks unwritten half of the pool stays free until the next checkpoint
     /// gives back what they replace.
     fn is_plenty_left(&self, more: u64) -> bool {
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         self.accounting.unwritten_blocks() + space.reserved + more + space.pool / 2 <= space.free
     }
 
     /// True if `more` blocks can be unwritten.
     fn has_room(&self, more: u64, share: FlushShare) -> bool {
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         let unwritten = self.accounting.unwritten_blocks() + space.reserved;
         let whole = unwritten + space.pool / 8 * 7 <= space.free + space.deferred;
         (whole || share != FlushShare::Growth)
@@ -205,7 +205,7 @@ impl Flusher {
 
     /// Blocks that a flush may take.
     pub(crate) fn room(&self, share: FlushShare) -> u64 {
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         let taken = self.accounting.unwritten_blocks() + space.reserved;
         space.free.saturating_sub(taken + share.floor_blocks(space.pool))
     }
@@ -216,7 +216,7 @@ impl Flusher {
     /// dead in value parts has to be swept first: if that could take what deletions and sweeping
     /// depend on, it would be gone for good.
     fn may_keep(&self, index: &Index, root: &Root, before: u64, share: FlushShare) -> Result<bool> {
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         let others = (self.accounting.unwritten_blocks() + space.reserved).saturating_sub(before);
         if others + self.accounting.unwritten_below(root) + space.pool / 2 <= space.free {
             return Ok(true);

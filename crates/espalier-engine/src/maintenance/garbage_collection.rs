@@ -28,7 +28,7 @@ use crate::index::table::IndexTable;
 use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
-use crate::space::{Space, SpaceStats};
+use crate::space::Space;
 use crate::tree::Relocation;
 use crate::{ErrorKind, Result};
 use espalier_storage::{BLOCK, Environment};
@@ -209,8 +209,8 @@ impl GarbageCollector {
     }
 
     /// True if what is dead beside live values is a large part of what is not live.
-    fn is_space_needed(&self, stats: &SpaceStats) -> bool {
-        stats.dead_values.saturating_mul(DEAD_SHARE_OF_FREE) > stats.free * BLOCK as u64
+    fn is_space_needed(&self, dead: u64) -> bool {
+        dead.saturating_mul(DEAD_SHARE_OF_FREE) > self.space.free_blocks() * BLOCK as u64
     }
 
     fn checkpoint_twice(&self) -> Result<()> {
@@ -276,16 +276,16 @@ impl GarbageCollector {
     /// Looks through some leaves for sparse value parts, if much is dead; false if there is nothing
     /// to do.
     fn sweep(&self, round: &mut Round) -> Result<bool> {
-        let stats = self.space.stats();
-        let worthwhile = round.left_dead + stats.pool / 2 * BLOCK as u64;
+        let dead = self.space.dead_value_bytes();
+        let worthwhile = round.left_dead + self.space.block_counts().pool / 2 * BLOCK as u64;
         let (id, from) = match round.sweep.take() {
             Some(place) => place,
-            None if stats.dead_values > worthwhile
-                && (!round.requested || self.is_space_needed(&stats))
+            None if dead > worthwhile
+                && (!round.requested || self.is_space_needed(dead))
                 && self.sparse.choose(Effort::Usual)? =>
             {
                 let Some(first) = self.indexes.first() else { return Ok(false) };
-                round.dead_before = stats.dead_values;
+                round.dead_before = dead;
                 (first, Key::default())
             }
             None => return Ok(false),
@@ -307,7 +307,7 @@ impl GarbageCollector {
         };
         if next.is_none() {
             self.checkpoint_twice()?;
-            let dead = self.space.stats().dead_values;
+            let dead = self.space.dead_value_bytes();
             // There may have been room for some of it only.
             let again = dead < std::mem::replace(&mut round.dead_before, dead)
                 && self.sparse.choose(Effort::Usual)?;

@@ -56,7 +56,7 @@ impl SparseValues {
     /// # Errors
     /// Of the device, and of the log.
     pub(crate) fn choose(&self, effort: Effort) -> Result<bool> {
-        let space = self.space.stats();
+        let space = self.space.block_counts();
         let taken = self.accounting.unwritten_blocks() + space.reserved;
         let taken = taken + FlushShare::Sweep.floor_blocks(space.pool);
         // Half of it, for the leaves are written anew as well.

@@ -16,8 +16,9 @@ use std::time::Duration;
 /// How often an idle thread looks for work.
 const IDLE_WAIT: Duration = Duration::from_millis(500);
 
-/// Threads that read ahead: so many reads at a time.
-const READAHEAD_THREADS: usize = 3;
+/// Threads that read ahead: so many reads at a time. One wakes the next only while there is more to
+/// read than those that are awake have begun with.
+const READAHEAD_THREADS: usize = 8;
 
 /// The threads of an open store.
 pub(crate) struct Workers {

@@ -7,8 +7,9 @@ use crate::lock_order::{RankedMutex, rank};
 use espalier_storage::{AlignedBuf, BLOCK, BufferPool, PooledBuf};
 use std::sync::Arc;
 
-/// The shortest buffer, in bytes; the others are twice as long each time.
-const SHORTEST_BUFFER_BYTES: usize = 16 << 10;
+/// The shortest buffer, in bytes; the others are twice as long each time. A block, as a scan of
+/// values that lie apart has many of them.
+const SHORTEST_BUFFER_BYTES: usize = BLOCK;
 /// Memory is touched beforehand in pieces of so many bytes, which is what a system with huge pages
 /// gives at once.
 const PROVIDED_PIECE_BYTES: usize = 2 << 20;
@@ -90,9 +91,9 @@ impl Buffers {
         self.provision.lock().left > 0
     }
 
-    /// Touches a piece of the memory that will be lent first, so that the system provides it; false
-    /// if no caller wants that.
-    pub(super) fn provide(&self) -> bool {
+    /// Touches a piece of the memory that will be lent first, so that the system provides it, after
+    /// a call of `claimed`; false if no caller wants that.
+    pub(super) fn provide(&self, claimed: impl FnOnce()) -> bool {
         let mut provision = self.provision.lock();
         if provision.left == 0 {
             return false;
@@ -108,7 +109,10 @@ impl Buffers {
         };
         provision.left -= 1;
         provision.under_way += 1;
-        provision.unlocked(|| piece.iter_mut().step_by(BLOCK).for_each(|byte| *byte = 0));
+        provision.unlocked(|| {
+            claimed();
+            piece.iter_mut().step_by(BLOCK).for_each(|byte| *byte = 0);
+        });
         provision.under_way -= 1;
         provision.done.push(piece);
         provision.end();
@@ -163,14 +167,14 @@ mod tests {
     fn buffers_come_out_of_the_pool_as_long_as_there_is_room() {
         assert_eq!(Buffers::cost(40_000), 64 << 10);
         assert_eq!(
-            [0, 1, 16 << 10, (16 << 10) + 1].map(Buffers::cost),
-            [16 << 10, 16 << 10, 16 << 10, 32 << 10]
+            [0, 1, 4 << 10, (4 << 10) + 1, (16 << 10) + 1].map(Buffers::cost),
+            [4 << 10, 4 << 10, 4 << 10, 8 << 10, 32 << 10]
         );
         let buffers = Buffers::new(100 << 10);
         let pooled = |lent: &Lent| matches!(lent.memory, Memory::Pooled(_));
-        let lent = [4096, 0, 30_000].map(|used| buffers.lend(used));
+        let lent = [4096, 0, 5000, 10_000, 30_000].map(|used| buffers.lend(used));
         assert!(lent.iter().all(pooled));
-        assert_eq!(lent.each_ref().map(|lent| lent.as_ref().len()), [4096, 0, 30_000]);
+        assert_eq!(lent.each_ref().map(|lent| lent.as_ref().len()), [4096, 0, 5000, 10_000, 30_000]);
         // There are 64 KiB.
         let mut own = buffers.lend(1);
         assert!(!pooled(&own) && !pooled(&buffers.lend(3 << 20)));
@@ -183,7 +187,7 @@ mod tests {
         buffers.keep(120 << 10);
         buffers.keep(40 << 10);
         assert!(pooled(&buffers.lend(32 << 10)));
-        buffers.keep(10 << 10);
+        buffers.keep(3 << 10);
         assert!(!pooled(&buffers.lend(1)));
         buffers.keep(1 << 20);
         assert!(pooled(&buffers.lend(1 << 20)));
@@ -196,11 +200,11 @@ mod tests {
     fn memory_is_provided_once_and_when_it_is_wanted() {
         for (kept, pieces) in [(0, 0), (3 << 20, 0), (9 << 20, 2), (64 << 20, PROVIDED_PIECES)] {
             let buffers = Buffers::new(kept);
-            assert!(!buffers.is_wanted() && !buffers.provide());
+            assert!(!buffers.is_wanted() && !buffers.provide(|| {}));
             assert!(buffers.want() && buffers.is_wanted());
-            let steps = std::iter::from_fn(|| buffers.provide().then_some(())).count();
+            let steps = std::iter::from_fn(|| buffers.provide(|| {}).then_some(())).count();
             assert!(steps == pieces && !buffers.is_wanted(), "{steps} of {kept}");
-            assert!(!buffers.want() && !buffers.provide());
+            assert!(!buffers.want() && !buffers.provide(|| {}));
             let free = (length(kept) >= SHORTEST_BUFFER_BYTES).then(|| buffers.lend(length(kept)));
             assert!(free.is_none_or(|all| matches!(all.memory, Memory::Pooled(_))), "some of {kept} is kept");
         }

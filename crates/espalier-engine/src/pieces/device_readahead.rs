@@ -31,6 +31,8 @@ use std::sync::{Arc, OnceLock};
 const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 /// The longest window, in bytes.
 const MAX_WINDOW_BYTES: u64 = 1 << 20;
+/// With memory for no longer windows than this, in bytes, nothing is read ahead.
+const LEAST_WINDOW_BYTES: u64 = 16 << 10;
 /// Bytes that may be skipped between two reads of a stream.
 const STREAM_GAP_BYTES: u64 = 64 << 10;
 /// The same before it is known to be one, counted from a block before its end. Small, since what
@@ -128,9 +130,8 @@ impl DeviceReadahead {
     pub(super) fn set_limit(&self, limit: u64) {
         let mut table = self.table.lock();
         // A power of two, which is what a buffer takes.
-        let least = Buffers::cost(1);
         table.max_window = match limit / 12 {
-            window if window < least => 0,
+            window if window < LEAST_WINDOW_BYTES => 0,
             window => (1 << window.ilog2()).min(MAX_WINDOW_BYTES),
         };
         table.max_streams = match table.max_window {
@@ -148,6 +149,13 @@ impl DeviceReadahead {
         let _ = self.wake.set(wake);
     }
 
+    /// There is something to read ahead, here or in the prefetch queue.
+    pub(super) fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
     /// The bytes in `range` of the device (whole blocks), in pieces, if a stream has or gets them;
     /// otherwise the caller reads them.
     pub(super) fn read(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
@@ -157,8 +165,8 @@ impl DeviceReadahead {
                 StreamStep::Serve(bytes) => {
                     let queued = table.advance(range, self.device.len());
                     drop(table);
-                    if queued && let Some(wake) = self.wake.get() {
-                        wake();
+                    if queued {
+                        self.wake();
                     }
                     return Some(bytes);
                 }
@@ -179,11 +187,12 @@ impl DeviceReadahead {
         self.table.lock().streams.iter().any(|s| s.queued().is_some())
     }
 
-    /// Reads one queued window; false if there is none.
-    pub(super) fn step(&self) -> bool {
+    /// Reads one queued window, after a call of `claimed`; false if there is none.
+    pub(super) fn step(&self, claimed: impl FnOnce()) -> bool {
         let claim = self.table.lock().claim_queued();
         match claim {
             Some(claim) => {
+                claimed();
                 // A reader of these bytes will meet the error itself.
                 let _ = self.fetch(claim);
                 true
@@ -208,9 +217,7 @@ impl DeviceReadahead {
         let first = range.start..end.min(range.start + (2 * FIRST_WINDOW_BYTES).min(table.max_window));
         table.open(range.start, first, device, end);
         drop(table);
-        if let Some(wake) = self.wake.get() {
-            wake();
-        }
+        self.wake();
     }
 
     /// Forgets what is known of `range`: it is being written, or what was known is wrong.

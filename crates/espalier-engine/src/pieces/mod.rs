@@ -30,6 +30,7 @@ pub(crate) use frame::Encoded;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
 pub(crate) use prefetch_queue::{PrefetchPlace, cost};
 pub(crate) use read::LEAST_DIRECT_BYTES;
+pub(crate) use read_ahead::PieceReadahead;
 pub(crate) use values::Sums;
 
 use crate::device::GuardedDevice;
@@ -37,7 +38,7 @@ use crate::space::Locator;
 use crate::{PieceId, Result};
 use bytes::Bytes;
 use cache::{Cache, CacheKey, Cached};
-use read_ahead::{MAX_READ_AHEAD_BYTES, PieceReadahead};
+use read_ahead::MAX_READ_AHEAD_BYTES;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

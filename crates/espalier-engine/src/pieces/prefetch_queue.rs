@@ -200,10 +200,11 @@ impl PrefetchQueue {
         !self.table.lock().queue.is_empty()
     }
 
-    /// Reads the extent that was enqueued first, and verifies the values in it; false if
-    /// there is none.
-    pub(super) fn step(&self) -> bool {
+    /// Reads the extent that was enqueued first, after a call of `claimed`, and verifies the values
+    /// in it; false if there is none.
+    pub(super) fn step(&self, claimed: impl FnOnce()) -> bool {
         let Some((extent, values)) = self.table.lock().claim_first() else { return false };
+        claimed();
         // A reader of these bytes will meet the error itself; and readers that wait for the bytes
         // need not wait for the verification.
         if let Ok(bytes) = self.fetch(&extent) {

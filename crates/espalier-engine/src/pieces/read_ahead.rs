@@ -9,15 +9,21 @@ use super::prefetch_queue::{PrefetchPlace, PrefetchQueue};
 use crate::device::GuardedDevice;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most memory for device readahead, and for the prefetch queue, in bytes each; with little
 /// memory an eighth of what there is, and a sixteenth.
 pub(super) const MAX_READ_AHEAD_BYTES: u64 = 32 << 20;
 
+/// The names of scans that a cursor makes for itself begin here; others count from 1.
+const FIRST_CURSOR_SCAN: u64 = 1 << 63;
+
 /// See the [module](self).
 pub(crate) struct PieceReadahead {
     pub(super) device: DeviceReadahead,
     pub(super) queue: PrefetchQueue,
+    /// The next name of a cursor's scan.
+    next_cursor_scan: AtomicU64,
     /// Memory that is read into.
     pub(super) buffers: Arc<Buffers>,
 }
@@ -29,6 +35,7 @@ impl PieceReadahead {
         Self {
             device: DeviceReadahead::new(device.clone(), buffers.clone(), for_device),
             queue: PrefetchQueue::new(device.clone(), buffers.clone(), for_queue),
+            next_cursor_scan: AtomicU64::new(FIRST_CURSOR_SCAN),
             buffers,
         }
     }
@@ -68,9 +75,21 @@ impl PieceReadahead {
     }
 
     /// Reads one window or prefetch extent ahead of some reader; false if there is none to read.
+    /// Before it reads it wakes another thread if there is more to do: so there are as many reads
+    /// under way as there is work for, up to the number of threads.
     pub(crate) fn step(&self) -> bool {
+        let claimed = || {
+            if self.has_work() {
+                self.device.wake();
+            }
+        };
         // That is over soon, and what is read afterwards finds the memory.
-        self.buffers.provide() || self.queue.step() || self.device.step()
+        self.buffers.provide(claimed) || self.queue.step(claimed) || self.device.step(claimed)
+    }
+
+    /// A name for a scan of which no table of scans knows.
+    pub(crate) fn name_cursor_scan(&self) -> u64 {
+        self.next_cursor_scan.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The memory in bytes that [`Self::prefetch`] still has, and that it has if nothing is queued.
@@ -81,6 +100,9 @@ impl PieceReadahead {
     /// Enqueues what the scan `scan` will want. A hint.
     pub(crate) fn prefetch(&self, scan: u64, places: Vec<PrefetchPlace>) {
         self.queue.enqueue(scan, places);
+        if self.queue.has_queued() {
+            self.device.wake();
+        }
     }
 
     /// The scan `scan` wants nothing any more that had its turn before `turn`.

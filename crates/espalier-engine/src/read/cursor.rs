@@ -2,7 +2,8 @@
 //!
 //! A cursor stands in a gap between keys. It walks leaf by leaf: for the interval of keys that one
 //! leaf covers, it merges the memtables, the runs on the path and the leaf, and at the end of the
-//! interval it descends again. Nothing that happens after it was made is visible to it.
+//! interval it descends again. Nothing that happens after it was made is visible to it. Where the
+//! caller reads the values, the cursor walks [ahead](super::values_ahead) of it.
 
 use crate::Result;
 use crate::message::resolve::KeyMessages;
@@ -10,6 +11,7 @@ use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::value::Value;
 use crate::model::value_reader::load;
 use crate::read::snapshot_index::SnapshotIndex;
+use crate::read::values_ahead::ValuesAhead;
 use crate::tree::source::{Merged, before_end_of};
 use crate::tree::{Reach, Toward};
 use bytes::Bytes;
@@ -51,6 +53,8 @@ enum Gap {
 pub struct Cursor {
     index: SnapshotIndex,
     range: KeyRange,
+    /// What lies between the caller's place and `gap`.
+    ahead: ValuesAhead,
     gap: Gap,
     walk: Option<Walk>,
     /// How far it is expected to go up, by how far it went.
@@ -67,12 +71,13 @@ struct Walk {
 impl Cursor {
     pub(crate) fn new(index: SnapshotIndex, range: KeyRange) -> Self {
         let gap = Gap::Before(range.start.clone());
-        Self { index, range, gap, walk: None, reach: Reach::Unknown }
+        Self { index, range, ahead: ValuesAhead::default(), gap, walk: None, reach: Reach::Unknown }
     }
 
     /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last
     /// before.
     pub fn seek(&mut self, key: &[u8]) {
+        self.ahead.forget();
         self.gap = Gap::Before(key.max(&self.range.start).into());
         self.walk = None;
         self.reach = Reach::Unknown;
@@ -80,6 +85,12 @@ impl Cursor {
 
     /// Goes behind the last entry.
     pub fn seek_to_end(&mut self) {
+        self.ahead.forget();
+        self.end();
+    }
+
+    /// The walk has come to the end.
+    fn end(&mut self) {
         self.gap = self.range.end.clone().map_or(Gap::End, Gap::Before);
         self.walk = None;
     }
@@ -91,9 +102,46 @@ impl Cursor {
     /// it was.
     #[allow(clippy::should_implement_trait, reason = "fallible, and it has a prev")]
     pub fn next(&mut self) -> Result<Option<Entry>> {
+        self.walk_ahead()?;
+        if let Some((key, value)) = self.ahead.take() {
+            return Ok(Some(Entry { key, value }));
+        }
+        let found = self.step()?.map(|(key, value)| Entry { key, value });
+        found.iter().for_each(|entry| self.ahead.note_yield(&entry.value));
+        Ok(found)
+    }
+
+    /// Goes on to the next entry behind the gap.
+    fn step(&mut self) -> Result<Option<(Key, Value)>> {
         let resolve =
             |found: KeyMessages, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
-        Ok(self.advance(true, resolve)?.map(|(key, value)| Entry { key, value }))
+        self.advance(true, resolve)
+    }
+
+    /// Walks a window ahead, if the caller reads what it gets and little is left of the last one.
+    /// An error is for the caller to meet when it gets there.
+    fn walk_ahead(&mut self) -> Result<()> {
+        let Some(window) = self.ahead.window(self.index.pieces()) else { return Ok(()) };
+        while !self.ahead.is_full(window) {
+            match self.step() {
+                Ok(Some((key, value))) => self.ahead.push(self.index.pieces(), key, value),
+                Err(error) if self.ahead.is_empty() => return Err(error),
+                Ok(None) | Err(_) => {
+                    self.ahead.stop();
+                    break;
+                }
+            }
+        }
+        self.ahead.prefetch();
+        Ok(())
+    }
+
+    /// Has the walk stand where the caller is.
+    fn walk_from_caller(&mut self) {
+        if let Some(key) = self.ahead.forget() {
+            self.gap = Gap::Before(key);
+            self.walk = None;
+        }
     }
 
     /// As [`Cursor::next`], but gives up at the first of more than `most` keys in a row that were
@@ -102,6 +150,9 @@ impl Cursor {
     /// # Errors
     /// As for [`Cursor::next`].
     pub fn next_within(&mut self, most: usize) -> Result<Within> {
+        if let Some((key, value)) = self.ahead.take() {
+            return Ok(Within::Entry(Entry { key, value }));
+        }
         let passed = Cell::new(0);
         let resolve = |found: KeyMessages, index: &SnapshotIndex| {
             let value = found.value(index.merge_functions(), index.reader())?;
@@ -118,6 +169,7 @@ impl Cursor {
     /// The next key that has messages, with what `look` makes of them. Reads no values, and may
     /// give keys that have none.
     pub(crate) fn next_with<T>(&mut self, look: impl Fn(KeyMessages) -> T) -> Result<Option<(Key, T)>> {
+        self.walk_from_caller();
         self.advance(false, |found, _| Ok(Some(look(found))))
     }
 
@@ -138,7 +190,7 @@ impl Cursor {
                 None => match self.ascend()? {
                     Some(walk) => walk,
                     None => {
-                        self.seek_to_end();
+                        self.end();
                         return Ok(None);
                     }
                 },
@@ -175,6 +227,7 @@ impl Cursor {
     /// # Errors
     /// As for [`Cursor::next`].
     pub fn prev(&mut self) -> Result<Option<Entry>> {
+        self.walk_from_caller();
         loop {
             if self.range.is_empty() {
                 return Ok(None);
@@ -206,6 +259,10 @@ impl Cursor {
     /// # Errors
     /// As for [`Cursor::next`].
     pub fn read(&self, value: &Value) -> Result<Bytes> {
+        if let Some(bytes) = value.in_memory() {
+            return Ok(bytes);
+        }
+        self.ahead.note_read();
         load(value, self.index.reader())
     }
 

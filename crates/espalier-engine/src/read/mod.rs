@@ -5,3 +5,4 @@ pub(crate) mod cursor;
 pub(crate) mod pins;
 pub(crate) mod snapshot;
 pub(crate) mod snapshot_index;
+mod values_ahead;

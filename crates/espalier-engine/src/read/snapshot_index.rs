@@ -14,6 +14,7 @@ use crate::model::op::MergeFunctions;
 use crate::model::value::Value;
 use crate::model::value_reader::{ValueReader, load_and_keep};
 use crate::model::view::View;
+use crate::pieces::Pieces;
 use crate::read::context::ReadContext;
 use crate::tree::source::{Source, ViewedSource};
 use crate::tree::{Descent, Reach, Root, Suspects, Toward, find};
@@ -84,6 +85,10 @@ impl SnapshotIndex {
 
     pub(crate) fn merge_functions(&self) -> &MergeFunctions {
         self.context.merge_functions()
+    }
+
+    pub(crate) fn pieces(&self) -> &Pieces {
+        &self.context.trees.pieces
     }
 
     pub(crate) fn reader(&self) -> &dyn ValueReader {

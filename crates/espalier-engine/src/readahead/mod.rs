@@ -112,6 +112,10 @@ impl Readahead {
             return true;
         }
         let Some(task) = self.scans.take_walk() else { return pieces.read_ahead.step() };
+        if self.has_work() {
+            // A walk may take long.
+            self.signal.wake_readahead();
+        }
         let result = walk::walk(&self.context, &task);
         let outcome = self.scans.finish_walk(&task, result.ok());
         outcome.ended.into_iter().for_each(|scan| pieces.read_ahead.passed(scan, u64::MAX));

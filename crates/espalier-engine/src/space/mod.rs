@@ -47,6 +47,7 @@ pub(crate) use locator::Locator;
 pub(crate) use piece_table::table_page_of;
 pub(crate) use rebuild::RebuiltSpace;
 pub(crate) use reservations::{Purpose, Reservation};
+pub(crate) use statistics::BlockCounts;
 pub use statistics::{Census, SpaceStats};
 use superblock::Bounds;
 pub use superblock::MAX_LABEL;
@@ -67,6 +68,7 @@ use crate::model::piece::PieceHandle;
 use crate::{Error, Extent, PieceId, Result};
 use allocator::Allocator;
 use deferred_free::DeferredFree;
+use espalier_storage::BLOCK;
 use extent_lists::ExtentLists;
 use free_blocks::FreeBlocks;
 use reservations::Reservations;
@@ -246,26 +248,38 @@ impl Space {
         self.free_blocks.histogram()
     }
 
-    /// Figures. Cheap.
-    pub(crate) fn stats(&self) -> SpaceStats {
+    /// Bytes of value parts that nothing refers to.
+    pub(crate) fn dead_value_bytes(&self) -> u64 {
+        self.tables.dead_values.load(Ordering::Relaxed)
+    }
+
+    /// Figures in bytes, where what is in memory only will take `unwritten` blocks. Cheap.
+    pub(crate) fn stats(&self, unwritten: u64) -> SpaceStats {
+        let (table_memory, dirty_table_memory) = self.tables.memory();
+        SpaceStats {
+            unwritten: unwritten.saturating_mul(BLOCK as u64),
+            dead_values: self.dead_value_bytes(),
+            map_memory: self.free_blocks.memory(),
+            table_memory,
+            dirty_table_memory,
+            ..SpaceStats::of(&self.block_counts())
+        }
+    }
+
+    /// What blocks are used for. Cheap.
+    pub(crate) fn block_counts(&self) -> BlockCounts {
         let geometry = self.geometry();
         let (fresh, deferred) = self.deferred.blocks();
-        let (table_bytes, dirty_table_bytes) = self.tables.memory();
-        SpaceStats {
+        BlockCounts {
             total: geometry.blocks,
             fixed: geometry.data_start() + geometry.blocks - geometry.data_end(),
             free: self.free_blocks(),
             reserved: self.reservations.reserved(),
             kept: self.reservations.kept(),
-            unwritten: 0,
             pool: self.reservations.pool(),
             fresh,
             deferred,
-            dead_values: self.tables.dead_values.load(Ordering::Relaxed),
             longest_run: self.free_blocks.longest_run(),
-            map_bytes: self.free_blocks.memory(),
-            table_bytes,
-            dirty_table_bytes,
         }
     }
 

@@ -83,6 +83,6 @@ fn problems_with(space: &Space, references: &HashMap<PieceId, u64>, reclaim: &[P
 fn assert_accounted(space: &Space) {
     let committed = space_map::load(&space.tables.map, &space.geometry()).unwrap();
     let committed: u64 = committed.iter().map(|word| u64::from(word.count_ones())).sum();
-    let stats = space.stats();
+    let stats = space.block_counts();
     assert_eq!(stats.total, stats.fixed + stats.free + committed + stats.fresh + stats.deferred, "{stats:?}");
 }

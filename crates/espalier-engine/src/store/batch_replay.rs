@@ -64,7 +64,7 @@ impl<'a> BatchReplay<'a> {
         losses: Vec<Loss>,
     ) -> Self {
         let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
-        let low_space = Cell::new(is_low(&space.stats(), 0, &options.tuning));
+        let low_space = Cell::new(is_low(&space.block_counts(), 0, &options.tuning));
         let losses = Mutex::new(losses);
         Self { trees, space, options, indexes, deleted, order, losses, low_space, unmerged_bytes: 0 }
     }
@@ -155,7 +155,7 @@ impl<'a> BatchReplay<'a> {
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             });
-            if is_low(&self.space.stats(), self.unwritten_blocks(), &self.options.tuning) {
+            if is_low(&self.space.block_counts(), self.unwritten_blocks(), &self.options.tuning) {
                 self.low_space.set(true);
             }
         }

@@ -229,7 +229,7 @@ impl Store {
     fn verify_checkpoint(&self, progress: &mut dyn FnMut(Progress)) -> VerifyReport {
         let components = &self.components;
         components.write.checkpointer.hold(|state| {
-            let stats = components.space.stats();
+            let stats = components.space.block_counts();
             let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
             let mut tell = |done: u64| progress(Progress { done: done.min(total), total });
             let mut verifier = Verifier::new(&components.trees, &mut tell);

@@ -85,7 +85,7 @@ pub(super) fn choose_memtable(options: &mut OpenOptions) {
 
 /// In a full store the pool is all there is to rewrite a leaf in.
 fn fit_leaves(options: &mut OpenOptions, space: &Space) {
-    let pool = (space.stats().pool * BLOCK as u64) as usize;
+    let pool = (space.block_counts().pool * BLOCK as u64) as usize;
     options.tuning.leaf = options.tuning.leaf.min(pool / 5);
     options.tuning.edge = options.tuning.edge.min(pool / 8);
 }
@@ -99,7 +99,7 @@ fn make_trees(
 ) -> Arc<Trees> {
     let pieces = Arc::new(Pieces::new(device.clone(), space.clone(), cache_bytes(options)));
     let cache = Arc::downgrade(&pieces);
-    pieces.writer.bound_value_parts((space.stats().pool * BLOCK as u64) as usize / 8);
+    pieces.writer.bound_value_parts((space.block_counts().pool * BLOCK as u64) as usize / 8);
     space.deferred.on_death(move |id| {
         if let Some(pieces) = cache.upgrade() {
             pieces.forget(id);

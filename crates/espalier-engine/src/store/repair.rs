@@ -131,7 +131,7 @@ fn open(
 /// and is not counted.
 fn read_progress(device: &GuardedDevice, space: &Space, progress: &mut dyn FnMut(Progress)) -> impl FnMut() {
     let begun = device.stats().bytes_read;
-    let stats = space.stats();
+    let stats = space.block_counts();
     let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
     move || progress(Progress { done: (device.stats().bytes_read - begun).min(total), total })
 }

@@ -25,7 +25,7 @@ pub struct Statistics {
     pub created: std::time::Duration,
     /// How its parts are compressed.
     pub compression: Compression,
-    /// Space, in blocks of [`BLOCK`](espalier_storage::BLOCK) bytes.
+    /// Space.
     pub space: SpaceStats,
     /// The device.
     pub device: DeviceStats,
@@ -81,10 +81,7 @@ impl Store {
             label: superblock.label,
             created: superblock.created,
             compression: components.trees.compression,
-            space: SpaceStats {
-                unwritten: components.accounting.unwritten_blocks_now(),
-                ..components.space.stats()
-            },
+            space: components.space.stats(components.accounting.unwritten_blocks_now()),
             device: components.device.stats(),
             log_capacity: components.log.capacity(),
             log_used: components.log.used_bytes(),

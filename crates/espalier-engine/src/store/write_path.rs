@@ -51,9 +51,10 @@ impl WritePath {
     /// Waits until there is room for `batch` in memory and in the log.
     fn wait_for_memory(&self, batch: &Batch, request: &Request<'_>) -> Result<()> {
         let begun = self.back_pressure.env.monotonic();
+        self.back_pressure.pace(batch.bytes);
         loop {
             if self.back_pressure.must_write_log(batch.bytes)? {
-                self.back_pressure.time_log_write(|| match self.back_pressure.write_log()? {
+                self.back_pressure.time_log_write(|| match self.back_pressure.write_log(batch.bytes)? {
                     LogProgress::Full => self.checkpointer.checkpoint(),
                     LogProgress::Done => Ok(()),
                 })?;

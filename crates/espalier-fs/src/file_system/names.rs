@@ -302,7 +302,7 @@ impl FileSystem {
         cookie: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.listings.list(node, cookie, WithNodes::No, each)
+        self.listings.list(node, cookie, WithNodes::No, each).map(drop)
     }
 
     /// As [`FileSystem::readdir`], and takes a reference on each entry kept, other than `.` and
@@ -316,12 +316,13 @@ impl FileSystem {
         cookie: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.listings.list(node, cookie, WithNodes::Yes, each)
+        self.listings.list(node, cookie, WithNodes::Yes, each).map(drop)
     }
 
-    /// As [`FileSystem::readdirplus`], for a caller that keeps entries, as a kernel does: a listing
-    /// that was given whole a moment ago, and has not changed since, is given without entries and
-    /// references if it is asked for again.
+    /// As [`FileSystem::readdirplus`] of `nodes`, for a caller that keeps entries as a kernel does: a
+    /// listing that was given whole a moment ago, and has not changed since, is given without
+    /// entries and references if it is asked for again. True if a file was left out, which is
+    /// listed without entry and reference then.
     ///
     /// # Errors
     /// As for [`FileSystem::readdir`].
@@ -329,8 +330,9 @@ impl FileSystem {
         &self,
         node: NodeId,
         cookie: u64,
+        nodes: ListedNodes,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<()> {
-        self.listings.list(node, cookie, WithNodes::Once, each)
+    ) -> Result<bool> {
+        self.listings.list(node, cookie, WithNodes::Once(nodes), each)
     }
 }

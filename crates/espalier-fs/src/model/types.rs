@@ -288,6 +288,17 @@ pub struct DirEntry<'a> {
     pub entry: Option<&'a Entry>,
 }
 
+/// Which entries of a listing come with their nodes, other than `.` and `..`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListedNodes {
+    /// All of them.
+    All,
+    /// All but the first that is no directory.
+    AllButOneFile,
+    /// Directories.
+    Directories,
+}
+
 /// Room and limits of the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {

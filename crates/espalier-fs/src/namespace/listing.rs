@@ -44,8 +44,57 @@ pub(crate) struct Listings {
 pub(crate) enum WithNodes {
     No,
     Yes,
-    /// Unless they have just been given.
-    Once,
+    /// These, unless they have just been given.
+    Once(ListedNodes),
+}
+
+impl WithNodes {
+    /// Which entries are given with their nodes, where they have not been.
+    fn wanted(self) -> WantedNodes {
+        match self {
+            Self::No => WantedNodes { of_files: false, of_directories: false, left: 0 },
+            Self::Yes | Self::Once(ListedNodes::All) => {
+                WantedNodes { of_files: true, of_directories: true, left: 0 }
+            }
+            Self::Once(ListedNodes::AllButOneFile) => {
+                WantedNodes { of_files: true, of_directories: true, left: 1 }
+            }
+            Self::Once(ListedNodes::Directories) => {
+                WantedNodes { of_files: false, of_directories: true, left: 0 }
+            }
+        }
+    }
+}
+
+/// Which entries one listing gives with their nodes.
+#[derive(Clone, Copy)]
+struct WantedNodes {
+    of_files: bool,
+    of_directories: bool,
+    /// So many files are still left out.
+    left: usize,
+}
+
+impl WantedNodes {
+    /// Whether the next entry, which is of this kind, is given with its node.
+    fn wants(self, kind: FileKind) -> bool {
+        match kind {
+            FileKind::Directory => self.of_directories,
+            _ => self.of_files && self.left == 0,
+        }
+    }
+
+    /// True if the nodes of files are not all given.
+    fn leaves_files_out(self) -> bool {
+        !self.of_files || self.left > 0
+    }
+
+    /// An entry of this kind was given.
+    fn note(&mut self, kind: FileKind) {
+        if kind != FileKind::Directory {
+            self.left = self.left.saturating_sub(1);
+        }
+    }
 }
 
 /// One walk over a directory's entries.
@@ -68,6 +117,9 @@ struct Walk<'a> {
     from_start: bool,
     /// Nothing follows the answer.
     to_end: bool,
+    wanted: WantedNodes,
+    /// A file was shown without its node, although nodes are wanted.
+    left_out: bool,
     /// Names seen whose nodes are not wanted, where the directory is small enough to know them all.
     learned: Option<Vec<Arc<[u8]>>>,
 }
@@ -78,22 +130,23 @@ impl Listings {
     }
 
     /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which
-    /// means that it did not keep the entry.
-    pub(crate) fn list(&self, node: NodeId, cookie: u64, nodes: WithNodes, each: Each<'_>) -> Result<()> {
+    /// means that it did not keep the entry. True if a file was left out of those given with their
+    /// nodes.
+    pub(crate) fn list(&self, node: NodeId, cookie: u64, nodes: WithNodes, each: Each<'_>) -> Result<bool> {
         let dir = self.namespace.nodes.dir(node)?;
         if self.list_remembered(&dir, cookie, nodes, each)? {
-            return Ok(());
+            return Ok(false);
         }
-        let plus = nodes != WithNodes::No;
-        let Some(mut walk) = self.walk(&dir, plus)? else { return Ok(()) };
+        let Some(mut walk) = self.walk(&dir, nodes)? else { return Ok(false) };
         if cookie == 0 {
             self.access_times.touch(&dir);
         }
         walk.from_start = cookie <= DOTDOT;
         walk.positions = if walk.from_start { walk.choose_positions() } else { Positions::of(cookie) };
-        let result = if list_dots(&dir, cookie, each) { walk.run(cookie, plus, each) } else { Ok(()) };
-        walk.finish(plus);
-        result
+        let result = if list_dots(&dir, cookie, each) { walk.run(cookie, each) } else { Ok(()) };
+        let left_out = walk.left_out;
+        walk.finish();
+        result.map(|()| left_out)
     }
 
     /// Answers from memory: that nothing follows, and the listing of a directory that has not
@@ -123,7 +176,13 @@ impl Listings {
                 return Ok(self.cache.is_last(dir.id, stamp, cookie));
             }
             let Some((entries, given)) = self.cache.whole(dir.id, stamp) else { return Ok(false) };
-            if nodes == WithNodes::Yes || (nodes == WithNodes::Once && !given) {
+            let are_wanted = match nodes {
+                WithNodes::No => false,
+                WithNodes::Yes => true,
+                // Files are given as well if they are at hand.
+                WithNodes::Once(_) => !given,
+            };
+            if are_wanted {
                 held.reserve(entries.len());
                 for entry in entries.iter() {
                     let Some(Known::Present(id)) = names.get(&entry.name) else { return Ok(false) };
@@ -155,9 +214,10 @@ impl Listings {
         Ok(true)
     }
 
-    /// A walk over what the directory holds now; `None` if it was removed. `plus`: nodes are
-    /// wanted, whose names become known with them.
-    fn walk<'a>(&'a self, dir: &'a Arc<Node>, plus: bool) -> Result<Option<Walk<'a>>> {
+    /// A walk over what the directory holds now; `None` if it was removed. The names of nodes that
+    /// are wanted become known with them.
+    fn walk<'a>(&'a self, dir: &'a Arc<Node>, nodes: WithNodes) -> Result<Option<Walk<'a>>> {
+        let wanted = nodes.wanted();
         let namespace = &*self.namespace;
         let tree = namespace.tree.shared();
         let mut names = dir.dir().names.lock();
@@ -193,7 +253,9 @@ impl Listings {
             listed: Vec::with_capacity(expected),
             from_start: false,
             to_end: false,
-            learned: (learn && !plus).then(|| Vec::with_capacity(expected)),
+            wanted,
+            left_out: false,
+            learned: (learn && wanted.leaves_files_out()).then(|| Vec::with_capacity(expected)),
         }))
     }
 }
@@ -208,7 +270,7 @@ fn list_dots(dir: &Arc<Node>, cookie: u64, each: Each<'_>) -> bool {
 }
 
 impl Walk<'_> {
-    fn run(&mut self, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
+    fn run(&mut self, cookie: u64, each: Each<'_>) -> Result<()> {
         let mut directories = cookie > DOTDOT && position::is_directory(cookie);
         // All directories so far, if the walk began with the first entry and they are not too many.
         let mut aside = (cookie <= DOTDOT).then(Vec::new);
@@ -225,7 +287,7 @@ impl Walk<'_> {
                     learned.push(name.clone());
                 }
                 if is_directory == directories {
-                    if !self.show(name, record, plus, each)? {
+                    if !self.show(name, record, each)? {
                         return Ok(());
                     }
                 } else if is_directory {
@@ -239,7 +301,7 @@ impl Walk<'_> {
             directories = true;
             if let Some(aside) = aside.take() {
                 for (name, record) in aside {
-                    if !self.show(name, record, plus, each)? {
+                    if !self.show(name, record, each)? {
                         return Ok(());
                     }
                 }
@@ -337,8 +399,9 @@ impl Walk<'_> {
     }
 
     /// Gives one entry to the caller; false if it was not kept.
-    fn show(&mut self, name: Arc<[u8]>, record: Record, plus: bool, each: Each<'_>) -> Result<bool> {
+    fn show(&mut self, name: Arc<[u8]>, record: Record, each: Each<'_>) -> Result<bool> {
         let kind = record.kind();
+        let plus = self.wanted.wants(kind);
         let cookie = self.positions.position(position::hash_of(&name), kind);
         let ino;
         let kept = if plus {
@@ -361,6 +424,8 @@ impl Walk<'_> {
         };
         if kept {
             self.listed.push(ListedEntry { cookie, name, ino, kind });
+            self.wanted.note(kind);
+            self.left_out |= !plus && self.wanted.of_directories;
         }
         Ok(kept)
     }
@@ -381,7 +446,9 @@ impl Walk<'_> {
     }
 
     /// Remembers where cookies lead and which names there are.
-    fn finish(self, has_nodes: bool) {
+    fn finish(self) {
+        // A single file that was left out is one that the caller asks for if it wants it.
+        let has_nodes = self.wanted.of_directories && (self.wanted.of_files || !self.left_out);
         let Walk { dir, stamp, listed, from_start, to_end, .. } = self;
         let answer = Answer { dir: dir.id, entries: Arc::new(listed), has_nodes, stamp, from_start, to_end };
         self.listings.cache.remember(answer);

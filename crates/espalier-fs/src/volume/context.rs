@@ -7,7 +7,7 @@ use crate::model::types::*;
 use crate::volume::change_journal::{ChangeJournal, PlannedNotes};
 use crate::volume::mtime_hold::PromptFlushes;
 use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
-use espalier_storage::{BLOCK, Environment};
+use espalier_storage::Environment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -198,8 +198,7 @@ impl VolumeContext {
         let space = self.store.statistics().space;
         let taken = space.reserved + space.unwritten + space.pool + space.kept;
         let free = space.free.saturating_sub(taken);
-        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
-        Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }
+        Space { total: space.total.saturating_sub(space.fixed), free }
     }
 }
 

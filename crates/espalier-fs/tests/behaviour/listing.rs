@@ -1,7 +1,7 @@
 //! Listings stay good while entries come and go.
 
 use crate::Bench;
-use espalier_fs::{FileKind, NodeId};
+use espalier_fs::{FileKind, ListedNodes, NodeId};
 use std::collections::HashMap;
 
 const PERMANENT: usize = 2000;
@@ -235,7 +235,7 @@ fn nodes_are_given_once_to_a_caller_that_keeps_them() {
             true
         };
         match once {
-            true => bench.fs.readdirplus_once(dir, 0, &mut each).unwrap(),
+            true => assert!(!bench.fs.readdirplus_once(dir, 0, ListedNodes::All, &mut each).unwrap()),
             false => bench.fs.readdirplus(dir, 0, &mut each).unwrap(),
         }
         (entries, nodes)
@@ -263,6 +263,62 @@ fn nodes_are_given_once_to_a_caller_that_keeps_them() {
     let (_, nodes) = list(true);
     assert_eq!(nodes.len(), 22);
     nodes.iter().for_each(|(node, _)| bench.fs.forget(*node, 1));
+}
+
+/// A listing may leave out one file, or all, and what is left out is found by its name.
+#[test]
+fn files_are_left_out_of_a_listing_that_wants_none() {
+    let bench = Bench::new(0);
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    for n in 0..20 {
+        let name = format!("{n:02}");
+        let node = if n % 4 == 0 { bench.dir(dir, &name) } else { bench.file(dir, &name) };
+        bench.fs.forget(node, 1);
+    }
+    let plain = positions_behind(&bench, dir, 0);
+    // How many nodes of directories and of files came, and whether files were left out.
+    let list = |dir: NodeId, wanted: ListedNodes| {
+        let (mut entries, mut nodes) = (Vec::new(), Vec::new());
+        let each = &mut |entry: espalier_fs::DirEntry<'_>| {
+            entries.push((entry.name.to_vec(), entry.cookie));
+            nodes.extend(entry.entry.map(|given| (given.node, entry.kind)));
+            true
+        };
+        let left_out = bench.fs.readdirplus_once(dir, 0, wanted, each).unwrap();
+        assert_eq!(entries, plain);
+        nodes.iter().for_each(|(node, _)| bench.fs.forget(*node, 1));
+        let directories = nodes.iter().filter(|(_, kind)| *kind == FileKind::Directory).count();
+        (directories, nodes.len() - directories, left_out)
+    };
+    assert_eq!(list(dir, ListedNodes::Directories), (5, 0, true));
+    // It gave not all that there are, so the next one gives them.
+    assert_eq!(list(dir, ListedNodes::Directories), (5, 0, true));
+    assert_eq!(list(dir, ListedNodes::AllButOneFile), (5, 14, true));
+    // That was all, but for one that is asked for.
+    assert_eq!(list(dir, ListedNodes::All), (0, 0, false));
+    for n in 0..20 {
+        let entry = bench.fs.lookup(dir, format!("{n:02}").as_bytes()).unwrap();
+        bench.fs.forget(entry.node, 1);
+    }
+    // A directory of which nothing is known knows all its names then.
+    bench.fs.forget(dir, 1);
+    let dir = bench.fs.lookup(NodeId::ROOT, b"dir").unwrap().node;
+    assert_eq!(list(dir, ListedNodes::Directories), (5, 0, true));
+    let misses = bench.fs.statistics().lookup_misses;
+    assert!(bench.fs.lookup(dir, b"absent").is_err());
+    assert_eq!(bench.fs.statistics().lookup_misses, misses);
+    let only = bench.dir(NodeId::ROOT, "only");
+    let below = bench.dir(only, "below");
+    bench.fs.forget(below, 1);
+    let mut nodes = Vec::new();
+    let each = &mut |entry: espalier_fs::DirEntry<'_>| {
+        nodes.extend(entry.entry.map(|given| given.node));
+        true
+    };
+    assert!(!bench.fs.readdirplus_once(only, 0, ListedNodes::Directories, each).unwrap());
+    assert_eq!(nodes.len(), 1);
+    nodes.iter().chain(&[only, dir]).for_each(|node| bench.fs.forget(*node, 1));
+    bench.check(0);
 }
 
 /// Names and positions of all entries behind `position`.

@@ -48,7 +48,7 @@ impl Bench {
     }
 
     fn kept(&self) -> u64 {
-        self.store.statistics().space.kept * 4096
+        self.store.statistics().space.kept
     }
 
     fn free(&self) -> u64 {

@@ -30,6 +30,11 @@ impl SmallReply {
         Self::Entry(entry.node.0, convert::entry(&entry))
     }
 
+    /// True if it is the entry of something other than a directory.
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self, Self::Entry(_, attributes) if attributes.mode & libc::S_IFMT != libc::S_IFDIR)
+    }
+
     /// A node that is open already.
     pub(super) fn opened(entry: espalier_fs::Entry) -> Self {
         Self::Opened(entry.node.0, convert::entry(&entry))

@@ -11,6 +11,7 @@ use super::convert::{
 };
 use super::dirty_pages::{DirtyPages, PageCaching};
 use super::errno::{Errno, no_xattr, or_errno, shown_path};
+use super::listing_style::ListingStyles;
 use super::node_tag;
 use super::root_xattrs::COMMAND_XATTR;
 use super::small_reply::{SmallReply, put_xattr};
@@ -19,7 +20,9 @@ use crate::prefetch::{self, Prefetch};
 use crate::protocol::flags::statx;
 use crate::protocol::{self, Operation, reply};
 use crate::transport::Request;
-use espalier_fs::{Caller, FileKind, FileSystem, FsErrorKind, NewNode, NodeId, SNAPSHOTS_NAME, Seek};
+use espalier_fs::{
+    Caller, FileKind, FileSystem, FsErrorKind, ListedNodes, NewNode, NodeId, SNAPSHOTS_NAME, Seek,
+};
 use std::sync::{Arc, OnceLock};
 
 /// A file system with what the kernel knows of it.
@@ -31,6 +34,7 @@ pub(super) struct ServedVolume {
     node_tag: u64,
     /// Pages that the kernel has and the server has not.
     dirty_pages: DirtyPages,
+    listing_styles: ListingStyles,
     /// Stores files in the kernel's pages before they are read. Set once the mount exists, if at
     /// all.
     prefetch: OnceLock<Arc<Prefetch>>,
@@ -44,11 +48,25 @@ impl ServedVolume {
 
     /// Serves a snapshot, whose nodes the kernel knows by ids with `node_tag`.
     pub(super) fn snapshot(fs: Arc<FileSystem>, xattrs: bool, node_tag: u64) -> Self {
-        Self::new(fs, xattrs, node_tag, PageCaching::ReadOnly)
+        let mut volume = Self::new(fs, xattrs, node_tag, PageCaching::ReadOnly);
+        volume.list_all_attributes();
+        volume
     }
 
     fn new(fs: Arc<FileSystem>, xattrs: bool, node_tag: u64, caching: PageCaching) -> Self {
-        Self { fs, xattrs, node_tag, dirty_pages: DirtyPages::new(caching), prefetch: OnceLock::new() }
+        Self {
+            fs,
+            xattrs,
+            node_tag,
+            dirty_pages: DirtyPages::new(caching),
+            listing_styles: ListingStyles::default(),
+            prefetch: OnceLock::new(),
+        }
+    }
+
+    /// Listings give the attributes of all entries from now on.
+    pub(super) fn list_all_attributes(&mut self) {
+        self.listing_styles.give_all();
     }
 
     /// The kernel keeps written data to itself for a while (`-o writeback`).
@@ -107,7 +125,14 @@ impl ServedVolume {
                 let written = self.write_through(node, offset, data, kill_suid_sgid, sync);
                 written.map(|count| reply::written(out, count))
             }
-            Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
+            Operation::ReadDirectory { offset, size, plus } => {
+                let nodes = plus.then(|| self.listing_styles.begin(request.header.pid, offset == 0));
+                let (listed, left_out) = self.list(node, offset, size, nodes, out)?;
+                if let Some(nodes) = nodes.filter(|_| left_out) {
+                    self.listing_styles.left_out(request.header.pid, node.0, nodes);
+                }
+                Ok(listed)
+            }
             Operation::GetXattr { name, size } => {
                 let value = self.xattr(node, name)?;
                 put_xattr(out, &value, size)
@@ -151,6 +176,15 @@ impl ServedVolume {
             Err(error) if error.kind() == FsErrorKind::NotFound => Ok(SmallReply::NoEntry),
             found => or_errno(found, || self.shown_path(node)).map(SmallReply::entry),
         }
+    }
+
+    /// The entry `name` of a directory, for a process.
+    fn lookup_by(&self, process: u32, node: NodeId, name: &[u8]) -> Result<SmallReply, Errno> {
+        let found = self.lookup(node, name)?;
+        if found.is_file() {
+            self.listing_styles.asked_for_file(process, node.0);
+        }
+        Ok(found)
     }
 
     /// A reply with node ids and numbers of blocks as the kernel is to have them.
@@ -220,8 +254,18 @@ impl ServedVolume {
         or_errno(read, || self.shown_path(node))
     }
 
-    fn list(&self, node: NodeId, cookie: u64, size: u32, plus: bool, out: &mut [u8]) -> Result<usize, Errno> {
+    /// Lists a directory, with the attributes of these `nodes`, if any; the result is the length of
+    /// the body, and whether files were left out of those.
+    fn list(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        size: u32,
+        nodes: Option<ListedNodes>,
+        out: &mut [u8],
+    ) -> Result<(usize, bool), Errno> {
         let size = (size as usize).min(out.len());
+        let plus = nodes.is_some();
         let mut body = reply::Directory::new(&mut out[..size], plus);
         let prefetch = self.prefetch.get().filter(|_| plus);
         let mut files = Vec::new();
@@ -242,9 +286,9 @@ impl ServedVolume {
             }
             added
         };
-        let listed = match plus {
-            true => self.fs.readdirplus_once(node, cookie, &mut each),
-            false => self.fs.readdir(node, cookie, &mut each),
+        let listed = match nodes {
+            Some(nodes) => self.fs.readdirplus_once(node, cookie, nodes, &mut each),
+            None => self.fs.readdir(node, cookie, &mut each).map(|()| false),
         };
         if let Some(prefetch) = prefetch {
             prefetch.listed(files, |node| self.fs.is_held_once(NodeId(node)));
@@ -252,8 +296,8 @@ impl ServedVolume {
         match or_errno(listed, || self.shown_path(node)) {
             // The kernel has to get the entries in the body, which hold references. The next
             // request meets the error again.
-            Err(_) if !body.is_empty() => Ok(body.len()),
-            result => result.map(|()| body.len()),
+            Err(_) if !body.is_empty() => Ok((body.len(), false)),
+            result => result.map(|left_out| (body.len(), left_out)),
         }
     }
 
@@ -290,7 +334,7 @@ impl ServedVolume {
         };
         let name = || self.shown_path(node);
         match operation {
-            Operation::Lookup { name: child } => self.lookup(node, child),
+            Operation::Lookup { name: child } => self.lookup_by(request.header.pid, node, child),
             Operation::GetAttributes => {
                 or_errno(fs.getattr(node), name).map(|attr| SmallReply::Attributes(attributes(&attr)))
             }

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// How directories are listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListAttributes {
-    /// With attributes, while it looks as if they were wanted.
+    /// With attributes, while it looks as if they were wanted: a process that lists directories and
+    /// looks at none of their files gets the attributes of directories only.
     #[default]
     Auto,
     /// With attributes always.

@@ -256,7 +256,7 @@ fn free_when_idle(bench: &Bench) -> Outcome<u64> {
         bench.work(usize::MAX)?;
         bench.store.checkpoint()?;
     }
-    Ok(bench.store.statistics().space.free)
+    Ok(bench.store.statistics().space.free / BLOCK as u64)
 }
 
 /// Closing and opening always works.

@@ -7,7 +7,6 @@ use espalier_engine::{Statistics, Store};
 use espalier_fs::FsStatistics;
 use espalier_fuse::metrics::{CallerSnapshot, Histogram, KindSnapshot, Metrics};
 use espalier_object::ObjectDevice;
-use espalier_storage::BLOCK;
 use serde::{Deserialize, Serialize};
 
 /// See the [module](self).
@@ -283,16 +282,15 @@ impl Figures {
 }
 
 fn space(figures: &Statistics) -> SpaceFigures {
-    let bytes = |blocks: u64| blocks * BLOCK as u64;
     let space = &figures.space;
     SpaceFigures {
-        total_bytes: bytes(space.total),
-        free_bytes: bytes(space.free.min(space.total)),
-        fixed_bytes: bytes(space.fixed),
-        reserved_bytes: bytes(space.reserved),
-        kept_bytes: bytes(space.kept),
-        deferred_bytes: bytes(space.deferred),
+        total_bytes: space.total,
+        free_bytes: space.free.min(space.total),
+        fixed_bytes: space.fixed,
+        reserved_bytes: space.reserved,
+        kept_bytes: space.kept,
+        deferred_bytes: space.deferred,
         dead_value_bytes: space.dead_values,
-        longest_free_bytes: bytes(space.longest_run),
+        longest_free_bytes: space.longest_run,
     }
 }

@@ -316,6 +316,55 @@ fn groups_are_made_ready_together_and_written_in_order() {
     }
 }
 
+/// While others write, a writer that adds to what is pending waits until they have taken enough of
+/// it, and not for what they took to be written.
+#[test]
+fn a_writer_waits_for_others_to_take_what_is_pending() {
+    let layout = Layout::new(128, 128);
+    let inner = MemoryDevice::new(layout.bytes());
+    let held = Arc::new(Held { inner, state: Mutex::default(), changed: Condvar::new() });
+    let device: Arc<dyn Device> = held.clone();
+    let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
+    let config = LogConfig { early_binding: 20_000, group_bytes: 60_000, groups: 2, ..LogConfig::default() };
+    let rig = open(&device, layout, start, config, 1).unwrap();
+    for n in 1..=3 {
+        rig.log.append(batch(n, vec![insert(&format!("{n}"), vec![n as u8; 50_000])])).unwrap();
+    }
+    let has_begun = |state: &HeldState, what: u8| state.begun.iter().any(|(first, _)| *first == what);
+    std::thread::scope(|scope| {
+        let log = &rig.log;
+        let push = move || assert_eq!(log.push(0).unwrap(), LogProgress::Done);
+        scope.spawn(push);
+        held.wait_for(|state| has_begun(state, 1));
+        let writer = scope.spawn(move || log.make_room(60_000).unwrap());
+        scope.spawn(push);
+        held.wait_for(|state| has_begun(state, 2));
+        assert_eq!(writer.join().unwrap(), LogProgress::Done);
+        // Nothing has been written yet, and the writer has begun nothing.
+        assert!(!has_begun(&held.state.lock(), 3));
+        assert_eq!(log.counters().groups, 0);
+        (1..=3).for_each(|what| held.let_end(what));
+    });
+    assert_eq!(rig.log.counters().groups, 3);
+}
+
+/// A writer that is alone writes what it needs to, and no more.
+#[test]
+fn a_writer_alone_writes_a_short_group() {
+    let config = LogConfig { early_binding: 20_000, group_bytes: 400_000, ..LogConfig::default() };
+    let (_, _, _, rig) = fresh(256, config);
+    for n in 1..=4 {
+        rig.log.append(batch(n, vec![insert(&format!("{n}"), vec![n as u8; 50_000])])).unwrap();
+    }
+    assert_eq!(rig.log.make_room(300_000).unwrap(), LogProgress::Done);
+    assert_eq!(rig.log.counters().groups, 0);
+    assert_eq!(rig.log.make_room(160_000).unwrap(), LogProgress::Done);
+    let counters = rig.log.counters();
+    assert_eq!((counters.groups, counters.batches), (1, 1));
+    assert_eq!(rig.log.make_room(0).unwrap(), LogProgress::Done);
+    assert_eq!(rig.log.counters().batches, 4);
+}
+
 /// Callers that wait for a group, and those that come later, get the error.
 #[test]
 fn a_panic_leaves_no_caller_waiting() {

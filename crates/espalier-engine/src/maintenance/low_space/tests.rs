@@ -24,7 +24,7 @@ fn value(seed: u64, len: usize) -> Vec<u8> {
 
 /// Takes all that is free but so many hundredths of the pool, and what is promised and owed.
 fn leave(components: &Components, hundredths: u64) -> Reservation {
-    let space = components.space.stats();
+    let space = components.space.block_counts();
     let ballast = space.free
         - space.reserved
         - components.accounting.unwritten_blocks()
@@ -100,13 +100,13 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
     }
     settle(&store, id);
     let components = &store.components;
-    let dead = components.space.stats().dead_values;
+    let dead = components.space.dead_value_bytes();
     assert!(dead > 0, "everything that was deleted was swept out already");
     let _ballast = leave(components, 42);
     let wanted =
         WantedRoom { blocks: components.space.reservations.pool(), purpose: Purpose::Essential, drawn: 0 };
     components.write.reclaim.make_space(&wanted).unwrap();
-    assert_eq!(components.space.stats().dead_values, 0, "of {dead} bytes");
+    assert_eq!(components.space.dead_value_bytes(), 0, "of {dead} bytes");
 }
 
 /// What a batch of ranges, and perhaps a key of an index, gives back where little of the pool is
@@ -233,7 +233,7 @@ fn checkpoints_succeed_where_every_tree_is_a_leaf() {
     store.checkpoint().unwrap();
     store.checkpoint().unwrap();
     let components = &store.components;
-    let space = components.space.stats();
+    let space = components.space.block_counts();
     let short = 2 * space.pool
         + 2 * part_blocks(&components.options.tuning, (16 * components.options.tuning.edge) as u64);
     // Just not short of space, and less than all leaves take once more.
@@ -248,7 +248,7 @@ fn checkpoints_succeed_where_every_tree_is_a_leaf() {
     }
     (0..60u8).for_each(|index| components.write.pipeline.absorb_now(&[IndexId { volume, index }]).unwrap());
     components.accounting.recount();
-    let (space, owed) = (components.space.stats(), components.accounting.counted());
+    let (space, owed) = (components.space.block_counts(), components.accounting.counted());
     assert!(
         owed + space.pool <= space.free - ballast,
         "{owed} blocks are owed of {} ({lean}), with a pool of {}",
@@ -297,7 +297,7 @@ fn many_small_trees_are_reckoned_with() {
     // Not yet short of space, but nearly so.
     let components = &store.components;
     let _ballast = {
-        let (space, owed) = (components.space.stats(), components.accounting.unwritten_blocks());
+        let (space, owed) = (components.space.block_counts(), components.accounting.unwritten_blocks());
         let tuning = &components.options.tuning;
         let pending = pending_blocks(tuning);
         let ballast = space.free - owed - space.reserved - 2 * space.pool - pending - 100;

@@ -25,7 +25,7 @@ fn sample() -> Sample {
     ]);
     space.count(&references).unwrap();
     let roots = space.write_tables(&VolumeTable::default(), &[]).unwrap();
-    let dead_values = space.stats().dead_values;
+    let dead_values = space.dead_value_bytes();
     space.commit_superblock(Superblock { roots, dead_values, ..space.superblock() }).unwrap();
     let (part, values, node) = (part.id(), values.id(), node.id());
     Sample { space, part, values, node, references }

@@ -303,7 +303,7 @@ fn a_full_store_says_so_and_goes_on() {
     drop(pieces);
     checkpoint(&space).unwrap();
     assert_accounted(&space);
-    assert!(space.free_blocks() * 10 >= (space.stats().total - space.stats().fixed) * 9);
+    assert!(space.free_blocks() * 10 >= (space.block_counts().total - space.block_counts().fixed) * 9);
     assert_eq!(problems(&space, &HashMap::new()), Vec::<String>::new());
 }
 
@@ -350,7 +350,7 @@ fn reservations_add_up() {
     assert_eq!(a.blocks(), room);
     drop(a);
     space.reservations.reserve(5, Purpose::Growth, 0).unwrap();
-    assert_eq!(space.stats().reserved, 0);
+    assert_eq!(space.block_counts().reserved, 0);
 }
 
 /// Random histories: whatever happens, every block is accounted for, no living piece is
