@@ -55,6 +55,8 @@ pub struct Cursor {
     walk: Option<Walk>,
     /// How far it is expected to go up, by how far it went.
     reach: Reach,
+    /// Memory for the key that comes next.
+    next_key: Vec<u8>,
 }
 
 /// Merged sources for the interval of one leaf, standing at the cursor's gap.
@@ -67,7 +69,7 @@ struct Walk {
 impl Cursor {
     pub(crate) fn new(index: SnapshotIndex, range: KeyRange) -> Self {
         let gap = Gap::Before(range.start.clone());
-        Self { index, range, gap, walk: None, reach: Reach::Unknown }
+        Self { index, range, gap, walk: None, reach: Reach::Unknown, next_key: Vec::new() }
     }
 
     /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last
@@ -91,9 +93,29 @@ impl Cursor {
     /// it was.
     #[allow(clippy::should_implement_trait, reason = "fallible, and it has a prev")]
     pub fn next(&mut self) -> Result<Option<Entry>> {
-        let resolve =
-            |found: KeyMessages, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
-        Ok(self.advance(true, resolve)?.map(|(key, value)| Entry { key, value }))
+        let value = self.next_value()?;
+        Ok(value.map(|value| Entry { key: self.key().into(), value }))
+    }
+
+    /// As [`Cursor::next`], but gives the value only; [`Cursor::key`] has its key. A walk that goes
+    /// this way allocates nothing for an entry.
+    ///
+    /// # Errors
+    /// As for [`Cursor::next`].
+    pub fn next_value(&mut self) -> Result<Option<Value>> {
+        self.advance(true, |merged, key, index| match merged.inserted(key) {
+            Some(value) => Ok(Some(value.clone())),
+            None => messages_at(merged, key).value(index.merge_functions(), index.reader()),
+        })
+    }
+
+    /// The key of the entry that the last step upwards gave; empty before the first one, and after
+    /// any other step.
+    pub fn key(&self) -> &[u8] {
+        match &self.gap {
+            Gap::After(key) => key,
+            Gap::Before(_) | Gap::End => &[],
+        }
     }
 
     /// As [`Cursor::next`], but gives up at the first of more than `most` keys in a row that were
@@ -103,14 +125,14 @@ impl Cursor {
     /// As for [`Cursor::next`].
     pub fn next_within(&mut self, most: usize) -> Result<Within> {
         let passed = Cell::new(0);
-        let resolve = |found: KeyMessages, index: &SnapshotIndex| {
-            let value = found.value(index.merge_functions(), index.reader())?;
+        let resolve = |merged: &Merged, key: &[u8], index: &SnapshotIndex| {
+            let value = messages_at(merged, key).value(index.merge_functions(), index.reader())?;
             passed.set(passed.get() + usize::from(value.is_none()));
             Ok((value.is_some() || passed.get() > most).then_some(value))
         };
         Ok(match self.advance(false, resolve)? {
-            Some((key, Some(value))) => Within::Entry(Entry { key, value }),
-            Some((_, None)) => Within::GaveUp,
+            Some(Some(value)) => Within::Entry(Entry { key: self.key().into(), value }),
+            Some(None) => Within::GaveUp,
             None => Within::End,
         })
     }
@@ -118,16 +140,17 @@ impl Cursor {
     /// The next key that has messages, with what `look` makes of them. Reads no values, and may
     /// give keys that have none.
     pub(crate) fn next_with<T>(&mut self, look: impl Fn(KeyMessages) -> T) -> Result<Option<(Key, T)>> {
-        self.advance(false, |found, _| Ok(Some(look(found))))
+        let found = self.advance(false, |merged, key, _| Ok(Some(look(messages_at(merged, key)))))?;
+        Ok(found.map(|found| (self.key().into(), found)))
     }
 
-    /// Goes on to the next key of whose messages `resolve` makes something. If it `skips`, keys
-    /// that a range message deletes are not all looked at.
+    /// Goes on to the next key of whose messages `resolve` makes something; [`Self::key`] has it
+    /// then. If it `skips`, keys that a range message deletes are not all looked at.
     fn advance<T>(
         &mut self,
         skips: bool,
-        resolve: impl Fn(KeyMessages, &SnapshotIndex) -> Result<Option<T>>,
-    ) -> Result<Option<(Key, T)>> {
+        resolve: impl Fn(&Merged, &[u8], &SnapshotIndex) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let mut passed = 0u32;
         loop {
             if self.range.is_empty() || self.gap == Gap::End {
@@ -143,29 +166,26 @@ impl Cursor {
                     }
                 },
             };
-            let found = walk.merged.smallest().filter(|key| before_end_of(key, &walk.interval));
-            let Some(key) = found else {
+            let is_found = walk.merged.smallest_into(&mut self.next_key);
+            if !is_found || !before_end_of(&self.next_key, &walk.interval) {
                 self.gap = walk.interval.end.clone().map_or(Gap::End, Gap::Before);
                 self.reach = self.reach.next();
                 continue;
-            };
-            let value = resolve(messages_at(&walk.merged, &key), &self.index)?;
-            walk.merged.next_behind(&key)?;
+            }
+            let key = &self.next_key;
+            let value = resolve(&walk.merged, key, &self.index)?;
+            walk.merged.next_behind(key)?;
             passed += u32::from(value.is_none());
             if skips && value.is_none() && passed.is_multiple_of(PASSED_BEFORE_SKIP) {
-                walk.merged.skip_deleted(&key, &walk.interval)?;
+                walk.merged.skip_deleted(key, &walk.interval)?;
             }
             self.walk = Some(walk);
             match &mut self.gap {
-                // A long walk goes this way: without a new piece of memory for each key.
-                Gap::After(at) => {
-                    at.clear();
-                    at.extend_from_slice(&key);
-                }
-                gap => *gap = Gap::After(key.to_vec()),
+                Gap::After(at) => std::mem::swap(at, &mut self.next_key),
+                gap => *gap = Gap::After(std::mem::take(&mut self.next_key)),
             }
-            if let Some(value) = value {
-                return Ok(Some((key, value)));
+            if value.is_some() {
+                return Ok(value);
             }
         }
     }
