@@ -14,10 +14,11 @@
  * - What a caller passes is read during the call and not kept. A missing argument (NULL) is
  *   EINVAL.
  *   A place for a result that is a pointer holds NULL after a failure.
- * - A handle (struct espalier_tree, espalier_walk, espalier_file, espalier_changes) is ended once,
+ * - A handle (struct espalier_tree, espalier_walk, espalier_diff, espalier_file,
+ *   espalier_changes) is ended once,
  *   by the function that its maker names; after that it must not be used. Handles may outlive the
  *   tree that they come from, but an image stays locked as long. Trees and files may be used by
- *   several threads at a time, walks and changes by one.
+ *   several threads at a time, walks, comparisons and changes by one.
  * - Memory that a function says is freed with free() is the caller's. All else is the library's.
  * - After fork() a child may go on with a tree of a mount, and with one of an image that is read
  *   only; not with its walks. A tree that writes an image fails in the child with EBUSY.
@@ -62,8 +63,29 @@
 // Of a rename: the two change places.
 #define ESPALIER_RENAME_EXCHANGE 2
 
+// Of an extended attribute that is set: it is made or replaced.
+#define ESPALIER_XATTR_SET 0
+
+// Of an extended attribute that is set: it fails with EEXIST if it is there.
+#define ESPALIER_XATTR_CREATE 1
+
+// Of an extended attribute that is set: it fails with ENODATA if it is not there.
+#define ESPALIER_XATTR_REPLACE 2
+
+// Of a difference: only the newer directory has it.
+#define ESPALIER_ADDED 1
+
+// Of a difference: only the older directory has it.
+#define ESPALIER_REMOVED 2
+
+// Of a difference: both have it, with different content or attributes.
+#define ESPALIER_CHANGED 3
+
 // What was changed below a directory.
 struct espalier_changes;
+
+// A comparison of two directories that goes on.
+struct espalier_diff;
 
 // An open file.
 struct espalier_file;
@@ -246,6 +268,23 @@ int espalier_remove_tree(const struct espalier_tree *tree, const char *path);
 // its own.
 int espalier_clone_tree(const struct espalier_tree *tree, const char *old, const char *new_path);
 
+// Sets owner and group of what is at a path and of everything below, in one step; ESPALIER_NONE
+// leaves as it is. Links are not followed. EPERM unless the caller is root.
+int espalier_chown_tree(const struct espalier_tree *tree,
+                        const char *path,
+                        uint32_t uid,
+                        uint32_t gid);
+
+// Changes the modes of what is at a path and of everything below, in one step: each entry gets its
+// mode without `clear`, and with `add`; directories, and files that have an execute bit, also get
+// `execute`, as for the X of chmod. With 07777 to clear, modes are set. Links are not followed.
+// EPERM if the caller is not root, and something there is not its own.
+int espalier_chmod_tree(const struct espalier_tree *tree,
+                        const char *path,
+                        uint32_t clear,
+                        uint32_t add,
+                        uint32_t execute);
+
 // Moves what is at `old` to `new_path`; `how` is one of ESPALIER_RENAME_REPLACE,
 // ESPALIER_RENAME_NO_REPLACE and ESPALIER_RENAME_EXCHANGE. The errors are those of renameat2.
 int espalier_rename(const struct espalier_tree *tree,
@@ -277,6 +316,41 @@ int espalier_truncate(const struct espalier_tree *tree, const char *path, uint64
 // The target of a symbolic link, in memory that the caller frees with free(). The errors are those
 // of readlink.
 int espalier_readlink(const struct espalier_tree *tree, const char *path, char **target);
+
+// The value of an extended attribute, with a NUL behind it that does not count, in memory that the
+// caller frees with free(). With `follow` a symbolic link at the end of the path is followed.
+// ENODATA if there is none of this name; else the errors are those of getxattr.
+int espalier_getxattr(const struct espalier_tree *tree,
+                      const char *path,
+                      const char *name,
+                      int follow,
+                      uint8_t **value,
+                      size_t *length);
+
+// The names of the extended attributes, with a NUL behind each, in memory that the caller frees
+// with free(). The errors are those of listxattr and getxattr.
+int espalier_listxattr(const struct espalier_tree *tree,
+                       const char *path,
+                       int follow,
+                       char **names,
+                       size_t *length);
+
+// Sets an extended attribute; `how` is one of ESPALIER_XATTR_SET, ESPALIER_XATTR_CREATE and
+// ESPALIER_XATTR_REPLACE. The errors are those of setxattr; on a mount EOPNOTSUPP for attributes
+// of which only the kernel knows the rules.
+int espalier_setxattr(const struct espalier_tree *tree,
+                      const char *path,
+                      const char *name,
+                      const uint8_t *value,
+                      size_t length,
+                      uint32_t how,
+                      int follow);
+
+// Removes an extended attribute. The errors are those of removexattr.
+int espalier_removexattr(const struct espalier_tree *tree,
+                         const char *path,
+                         const char *name,
+                         int follow);
 
 // The attributes of many files: for each of `count` paths an error number, or 0 and attributes.
 // What is returned is 0 unless no file could be asked for.
@@ -326,6 +400,23 @@ int espalier_walk_next(struct espalier_walk *walk, struct espalier_entry *entry)
 
 // Ends a walk, also before it is at its end. NULL is no error.
 void espalier_walk_close(struct espalier_walk *walk);
+
+// Begins to give what differs between two directories, of which the older one may lie in a
+// snapshot (.snapshots/NAME). The time grows with what differs, not with what there is. To be
+// ended with espalier_diff_close. ENOTDIR, EACCES; EPERM if the caller is not root, and not
+// everything in both is its own.
+int espalier_diff(const struct espalier_tree *tree,
+                  const char *old,
+                  const char *new_path,
+                  struct espalier_diff **diff);
+
+// The next difference: ESPALIER_ADDED, ESPALIER_REMOVED or ESPALIER_CHANGED, and the path below
+// both directories, in the order of keys, which stays until the next call; at the end the path is
+// NULL. One thread at a time. The errors are those of espalier_walk_next.
+int espalier_diff_next(struct espalier_diff *diff, uint32_t *change, const char **path);
+
+// Ends a comparison, also before it is at its end. NULL is no error.
+void espalier_diff_close(struct espalier_diff *diff);
 
 // Opens a regular file. Flags are those of open: O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT,
 // O_EXCL, O_TRUNC and O_CLOEXEC, which is always set; `mode` is that of a file that is made, less

@@ -81,6 +81,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) bound: Option<&'a Path>,
     /// Espalier's memory budget, in bytes.
     pub(crate) cache: u64,
+    /// Files and directories that have to have room; 0: as many as each file system has room for.
+    pub(crate) entries: u64,
 }
 
 /// One contender: its name in the tables, its device, its mount point.
@@ -90,6 +92,8 @@ pub(crate) struct Contender {
     kind: Kind,
     mount_options: Vec<String>,
     device: PathBuf,
+    /// The number of inodes of ext4, where it would choose too few.
+    inodes: Option<u64>,
     /// The server that is the bound, while it lives.
     server: Option<Server>,
 }
@@ -98,6 +102,15 @@ pub(crate) struct Contender {
 struct Server {
     process: Child,
     output: BufReader<ChildStdout>,
+}
+
+/// The bytes for which mkfs.ext4 makes an inode unless it is told otherwise.
+const EXT4_BYTES_PER_INODE: u64 = 16 << 10;
+
+/// How many inodes ext4 has to be given, if so many entries find no room by its own choice.
+fn inodes_for(setup: &Setup<'_>) -> Option<u64> {
+    let wanted = setup.entries + setup.entries / 8;
+    (wanted > setup.device_size / EXT4_BYTES_PER_INODE).then_some(wanted)
 }
 
 impl Server {
@@ -160,7 +173,8 @@ impl Contender {
             Some(device) => device.to_owned(),
             None => loop_device(&base.join(format!("{name}.img")), setup.device_size, undo)?,
         };
-        let contender = Self { name: name.into(), dir, kind, mount_options, device, server: None };
+        let inodes = inodes_for(setup);
+        let contender = Self { name: name.into(), dir, kind, mount_options, device, inodes, server: None };
         undo.push({
             let (dir, device) = (contender.dir.clone(), contender.device.clone());
             move || take_down(&dir, &device)
@@ -175,7 +189,11 @@ impl Contender {
         match &self.kind {
             Kind::Ext4 => {
                 let lazy = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
-                system::run("mkfs.ext4", &[word("-q"), word("-F"), word("-E"), word(lazy), device])?
+                let inodes = self.inodes.map(|inodes| ["-N".to_owned(), inodes.to_string()]);
+                let mut words = vec![word("-q"), word("-F"), word("-E"), word(lazy)];
+                words.extend(inodes.iter().flatten().map(|text| word(text)));
+                words.push(device);
+                system::run("mkfs.ext4", &words)?
             }
             Kind::Xfs => system::run("mkfs.xfs", &[word("-q"), word("-f"), word("-K"), device])?,
             Kind::Btrfs => system::run("mkfs.btrfs", &[word("-q"), word("-f"), word("-K"), device])?,
@@ -464,4 +482,27 @@ fn attach(image: &Path) -> Result<PathBuf> {
     let state = system::run("losetup", &[OsStr::new("-nO"), OsStr::new("DIO"), device.as_os_str()])?;
     ensure!(state.trim() == "1", "{} does not do direct I/O on {}", device.display(), image.display());
     Ok(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ext4_has_an_inode_for_each_entry() {
+        let setup = |device_size, entries| Setup {
+            dir: Path::new("."),
+            device_size,
+            device: None,
+            espalier: Path::new("."),
+            before: None,
+            bound: None,
+            cache: 0,
+            entries,
+        };
+        assert_eq!(inodes_for(&setup(10 << 30, 0)), None);
+        assert_eq!(inodes_for(&setup(2 << 30, 30_000)), None);
+        assert_eq!(inodes_for(&setup(10 << 30, 1_002_032)), Some(1_127_286));
+        assert_eq!(inodes_for(&setup(20 << 30, 1_002_032)), None);
+    }
 }

@@ -203,6 +203,7 @@ impl Options {
             before: self.before.as_deref(),
             bound: self.bound.as_deref(),
             cache: self.cache,
+            entries: 0,
         }
     }
 

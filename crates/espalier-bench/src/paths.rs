@@ -22,7 +22,7 @@ mod python;
 mod system_calls;
 mod work;
 
-use crate::contender::Contender;
+use crate::contender::{Contender, Setup};
 use crate::options::Options;
 use crate::system::{self, Undo};
 use crate::tree;
@@ -63,8 +63,10 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
         false => (PathBuf::new(), [files, Work::files(0)]),
     };
     let mut contenders = Vec::new();
+    // One tree at a time, or a path of the other part, and some room.
+    let entries = works.iter().map(|work| work.entries(1) as u64).max().unwrap_or(0);
     for name in &options.contenders {
-        contenders.push(Contender::new(name, &options.setup(), undo)?);
+        contenders.push(Contender::new(name, &Setup { entries, ..options.setup() }, undo)?);
     }
     let mut figures = Figures::new(&options.contenders);
     for round in 0..options.rounds {

@@ -11,6 +11,7 @@
 #![allow(unreachable_pub, reason = "the functions are reached by their names, from C")]
 
 mod changes;
+mod diffs;
 mod files;
 mod many;
 mod names;
@@ -18,3 +19,4 @@ mod outcome;
 mod tree;
 mod types;
 mod walks;
+mod xattrs;

@@ -2,7 +2,7 @@
 
 use crate::outcome::{allocate, guard, invalid};
 use crate::types::*;
-use espalier_tree::{Rename, Result, Time};
+use espalier_tree::{ModeBits, Rename, Result, Time};
 use std::ffi::{c_char, c_int};
 
 /// Makes `call` with a tree and a path.
@@ -122,6 +122,35 @@ pub unsafe extern "C" fn espalier_clone_tree(
 ) -> c_int {
     // SAFETY: the rules for all calls.
     unsafe { on(tree, old, |tree, old| tree.clone_tree(old, string(new_path)?)) }
+}
+
+/// Sets owner and group of what is at a path and of everything below, in one step; ESPALIER_NONE
+/// leaves as it is. Links are not followed. EPERM unless the caller is root.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn espalier_chown_tree(
+    tree: *const Tree,
+    path: *const c_char,
+    uid: u32,
+    gid: u32,
+) -> c_int {
+    // SAFETY: the rules for all calls.
+    unsafe { on(tree, path, |tree, path| tree.own_tree(path, id(uid), id(gid))) }
+}
+
+/// Changes the modes of what is at a path and of everything below, in one step: each entry gets its
+/// mode without `clear`, and with `add`; directories, and files that have an execute bit, also get
+/// `execute`, as for the X of chmod. With 07777 to clear, modes are set. Links are not followed.
+/// EPERM if the caller is not root, and something there is not its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn espalier_chmod_tree(
+    tree: *const Tree,
+    path: *const c_char,
+    clear: u32,
+    add: u32,
+    execute: u32,
+) -> c_int {
+    // SAFETY: the rules for all calls.
+    unsafe { on(tree, path, |tree, path| tree.mode_tree(path, ModeBits { clear, add, execute })) }
 }
 
 /// Moves what is at `old` to `new_path`; `how` is one of ESPALIER_RENAME_REPLACE,

@@ -1,7 +1,9 @@
 //! What C programs see: structs, constants and opaque handles; and how their pointers are read.
 
 use crate::outcome::invalid;
-use espalier_tree::{Changes, File, Links, Result, Stat as TreeStat, Tree as InnerTree, Walk as TreeWalk};
+use espalier_tree::{
+    Changes, Diff as TreeDiff, File, Links, Result, Stat as TreeStat, Tree as InnerTree, Walk as TreeWalk,
+};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::slice;
@@ -28,6 +30,18 @@ pub const ESPALIER_RENAME_REPLACE: u32 = 0;
 pub const ESPALIER_RENAME_NO_REPLACE: u32 = 1;
 /// Of a rename: the two change places.
 pub const ESPALIER_RENAME_EXCHANGE: u32 = 2;
+/// Of an extended attribute that is set: it is made or replaced.
+pub const ESPALIER_XATTR_SET: u32 = 0;
+/// Of an extended attribute that is set: it fails with EEXIST if it is there.
+pub const ESPALIER_XATTR_CREATE: u32 = 1;
+/// Of an extended attribute that is set: it fails with ENODATA if it is not there.
+pub const ESPALIER_XATTR_REPLACE: u32 = 2;
+/// Of a difference: only the newer directory has it.
+pub const ESPALIER_ADDED: u32 = 1;
+/// Of a difference: only the older directory has it.
+pub const ESPALIER_REMOVED: u32 = 2;
+/// Of a difference: both have it, with different content or attributes.
+pub const ESPALIER_CHANGED: u32 = 3;
 
 /// What lies below a directory of a mount or of an image. Several threads may use it; on a mount
 /// their calls come one after the other.
@@ -38,6 +52,13 @@ pub struct Walk {
     pub(crate) walk: TreeWalk,
     pub(crate) is_list: bool,
     /// The path of the entry that was given last.
+    pub(crate) path: CString,
+}
+
+/// A comparison of two directories that goes on.
+pub struct Diff {
+    pub(crate) diff: TreeDiff,
+    /// The path of the difference that was given last.
     pub(crate) path: CString,
 }
 

@@ -68,6 +68,59 @@ static void names(struct espalier_tree *tree)
 	CHECK(espalier_stat(tree, "a/moved", 1, &other) == 0 && other.mtime_ns > stat.mtime_ns);
 }
 
+static void trees(struct espalier_tree *tree)
+{
+	struct espalier_stat stat;
+	struct espalier_diff *diff;
+	const char *path;
+	uint8_t *value;
+	char *names;
+	size_t length;
+	uint32_t change;
+	int seen = 0;
+
+	CHECK(espalier_mkdir(tree, "t/d", 0755, 1) == 0);
+	CHECK(espalier_symlink(tree, "d", "t/link") == 0);
+	CHECK(espalier_clone_tree(tree, "t", "u") == 0);
+	CHECK(espalier_chown_tree(tree, "u", ESPALIER_NONE, ESPALIER_NONE) == (geteuid() ? EPERM : 0));
+	CHECK(espalier_chmod_tree(tree, "u", 022, 0, 0) == 0);
+	CHECK(espalier_chmod_tree(tree, "u", 07777, 0640, 0110) == 0);
+	CHECK(espalier_stat(tree, "u/d", 0, &stat) == 0 && (stat.mode & 07777) == 0750);
+	CHECK(espalier_chmod_tree(tree, "none", 0, 0, 0) == ENOENT);
+	CHECK(espalier_rmdir(tree, "u/d") == 0);
+	CHECK(espalier_mkdir(tree, "u/e", 0755, 0) == 0);
+	CHECK(espalier_diff(tree, "t", "u", &diff) == 0);
+	while (espalier_diff_next(diff, &change, &path) == 0 && path != NULL) {
+		if (strcmp(path, "d") == 0)
+			seen |= change == ESPALIER_REMOVED ? 1 : 8;
+		if (strcmp(path, "e") == 0)
+			seen |= change == ESPALIER_ADDED ? 2 : 8;
+	}
+	CHECK(seen == 3);
+	CHECK(espalier_diff_next(diff, &change, &path) == 0 && path == NULL && change == 0);
+	CHECK(espalier_diff_next(NULL, &change, &path) == EINVAL);
+	espalier_diff_close(diff);
+	espalier_diff_close(NULL);
+	CHECK(espalier_diff(tree, "t", "none", &diff) == ENOENT && diff == NULL);
+	CHECK(espalier_diff(tree, "t", "u", NULL) == EINVAL);
+
+	CHECK(espalier_setxattr(tree, "t/link", "user.a", (const uint8_t *)"12", 2, ESPALIER_XATTR_SET, 1) == 0);
+	CHECK(espalier_setxattr(tree, "t/d", "user.b", NULL, 0, ESPALIER_XATTR_CREATE, 1) == 0);
+	CHECK(espalier_setxattr(tree, "t/d", "user.b", NULL, 0, ESPALIER_XATTR_CREATE, 1) == EEXIST);
+	CHECK(espalier_setxattr(tree, "t/d", "user.c", NULL, 0, ESPALIER_XATTR_REPLACE, 1) == ENODATA);
+	CHECK(espalier_setxattr(tree, "t/d", "user.c", NULL, 0, 3, 1) == EINVAL);
+	CHECK(espalier_getxattr(tree, "t/d", "user.a", 0, &value, &length) == 0);
+	CHECK(length == 2 && strcmp((char *)value, "12") == 0);
+	free(value);
+	CHECK(espalier_getxattr(tree, "t/d", "user.c", 0, &value, &length) == ENODATA && value == NULL);
+	CHECK(espalier_listxattr(tree, "t/d", 0, &names, &length) == 0);
+	CHECK(length == 14 && memcmp(names, "user.a\0user.b", 14) == 0);
+	free(names);
+	CHECK(espalier_removexattr(tree, "t/d", "user.a", 0) == 0);
+	CHECK(espalier_removexattr(tree, "t/d", "user.a", 0) == ENODATA);
+	CHECK(espalier_remove_tree(tree, "t") == 0 && espalier_remove_tree(tree, "u") == 0);
+}
+
 static int keep(void *context, size_t place, int error, const uint8_t *data, size_t length)
 {
 	char (*found)[16] = context;
@@ -265,6 +318,7 @@ int main(int argc, char **argv)
 	}
 	bad_arguments(tree, argv[1]);
 	names(tree);
+	trees(tree);
 	many(tree);
 	walks(tree);
 	files(tree);

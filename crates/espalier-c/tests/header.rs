@@ -3,7 +3,8 @@
 use std::path::Path;
 
 /// The sources, in the order of the header.
-const SOURCES: [&str; 8] = ["types", "outcome", "tree", "names", "many", "walks", "files", "changes"];
+const SOURCES: [&str; 10] =
+    ["types", "outcome", "tree", "names", "xattrs", "many", "walks", "diffs", "files", "changes"];
 
 fn made() -> String {
     let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));

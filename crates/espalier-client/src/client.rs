@@ -1,15 +1,15 @@
 //! The client: calls on many files, and on one.
 
 use crate::error::{Error, Result};
+use crate::idle::IdleSessions;
 use crate::session::{REPLACED_LIMIT, Reply, Session};
-use crate::wire::{Call, MAX_ITEMS, Malformed, Piece, ReadItem, Reader, Stat, Time, WelcomeFlags};
+use crate::wire::{Call, MAX_ITEMS, Malformed, Reader, Stat, Time, WelcomeFlags};
 use rustix::fs::{Mode, OFlags, open};
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -42,7 +42,12 @@ pub enum Rename {
 /// have been carried out.
 pub struct Client {
     pub(crate) directory: File,
-    session: Mutex<Option<Session>>,
+    /// Held for a call: those of several threads come one after the other.
+    turn: Mutex<()>,
+    /// Sessions that no call and no stream uses. A call takes one, and gives it back.
+    pub(crate) idle: IdleSessions,
+    /// Parts that were read so far.
+    pub(crate) parts_read: AtomicUsize,
 }
 
 impl Client {
@@ -61,8 +66,9 @@ impl Client {
     /// # Errors
     /// [`Error::NoServer`].
     pub fn at(directory: File) -> Result<Self> {
-        let session = Session::begin(&directory)?;
-        Ok(Self { directory, session: Mutex::new(Some(session)) })
+        let idle = IdleSessions::default();
+        idle.give(Session::begin(&directory)?);
+        Ok(Self { directory, turn: Mutex::default(), idle, parts_read: AtomicUsize::new(0) })
     }
 
     /// What the server says of the session.
@@ -73,23 +79,21 @@ impl Client {
         self.with_session(|session| Ok(session.flags))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Session>> {
-        // A session that a panic has left in the middle of a call was taken out before.
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A session that nothing uses; it is begun if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NoServer`].
+    pub(crate) fn session(&self) -> Result<Session> {
+        self.idle.take().map_or_else(|| Session::begin(&self.directory), Ok)
     }
 
-    /// Calls `work` with the session, which is begun anew if the last one has ended. The session is
-    /// given up unless the server answered.
+    /// Calls `work` with a session, which is given up unless the server answered.
     pub(crate) fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let mut place = self.lock();
-        let mut session = match place.take() {
-            Some(session) => session,
-            None => Session::begin(&self.directory)?,
-        };
+        // Nothing is guarded that a panic could leave half done.
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.session()?;
         let result = work(&mut session);
-        if !matches!(result, Err(Error::Lost { .. } | Error::Malformed(_))) {
-            *place = Some(session);
-        }
+        self.idle.give_after(session, result.as_ref().err());
         result
     }
 
@@ -100,7 +104,7 @@ impl Client {
     }
 
     /// Does `work`, and again if the server went away and the work changes nothing.
-    fn again<T>(&self, work: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
+    pub(crate) fn again<T>(&self, work: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let once = || self.with_session(&work);
         let deadline = Instant::now() + REPLACED_LIMIT;
         loop {
@@ -144,101 +148,6 @@ impl Client {
             left = later;
         }
         Ok(results)
-    }
-
-    /// Reads parts of many files, in the order in which it is fastest, until `each` returns false.
-    /// It gets the place of a part among the others, and what was read; a file that ends sooner
-    /// gives less.
-    ///
-    /// # Errors
-    /// As for [`Client::stat_many`]. Of each part for itself: the errors of `open` and `read`.
-    pub fn read_many(
-        &self,
-        pieces: &[Piece<'_>],
-        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
-    ) -> Result<()> {
-        let mut from = 0;
-        while from < pieces.len() {
-            let lengths = pieces[from..].iter().map(|piece| piece.path.len() + 20);
-            let count = fitting(lengths, MAX_ITEMS);
-            if !self.read_some(&pieces[from..from + count], from, each)? {
-                return Ok(());
-            }
-            from += count;
-        }
-        Ok(())
-    }
-
-    /// Reads as many parts as one call takes; `first` is the place of the first one. False if
-    /// `each` wants no more.
-    fn read_some(
-        &self,
-        pieces: &[Piece<'_>],
-        first: usize,
-        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
-    ) -> Result<bool> {
-        // What is still to be read, by place, and what was read of parts that have more.
-        let mut left: Vec<(usize, Piece<'_>)> = pieces.iter().copied().enumerate().collect();
-        let mut begun: HashMap<usize, Vec<u8>> = HashMap::new();
-        while !left.is_empty() {
-            let call = Call::Read { pieces: left.iter().map(|(_, piece)| *piece).collect() };
-            let (body, items) = self.again(|session| {
-                let items = read_items(session.call(&call)?.body, left.len())?;
-                Ok((session.take_body(), items))
-            })?;
-            let mut done = vec![false; left.len()];
-            for ReadPart { index, errno, data } in items {
-                if done[index] {
-                    return Err(Malformed("two answers for one part").into());
-                }
-                let (place, piece) = &mut left[index];
-                let data = &body[data];
-                let result = match errno {
-                    errno if errno != 0 => Err(refused(errno, data)),
-                    _ => {
-                        let asked = piece.length.min(Session::READ_MAX_BYTES);
-                        if data.len() as u64 == asked && asked < piece.length {
-                            piece.offset = piece.offset.saturating_add(asked);
-                            piece.length -= asked;
-                            begun.entry(*place).or_default().extend(data);
-                            continue;
-                        }
-                        Ok(data)
-                    }
-                };
-                done[index] = true;
-                let goes_on = match (result, begun.remove(place)) {
-                    (Ok(data), Some(mut all)) => {
-                        all.extend_from_slice(data);
-                        each(first + *place, Ok(&all))
-                    }
-                    (result, _) => each(first + *place, result),
-                };
-                if !goes_on {
-                    return Ok(false);
-                }
-            }
-            if let Some(session) = &mut *self.lock() {
-                session.reuse(body);
-            }
-            let mut done = done.into_iter();
-            left.retain(|_| !done.next().unwrap_or_default());
-        }
-        Ok(true)
-    }
-
-    /// The whole content of a file.
-    ///
-    /// # Errors
-    /// As for [`Client::read_many`].
-    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let mut found = Err(Malformed("an answer for no file").into());
-        let piece = Piece { path: path.as_ref(), offset: 0, length: u64::MAX };
-        self.read_many(&[piece], &mut |_, data| {
-            found = data.map(<[u8]>::to_vec);
-            true
-        })?;
-        found
     }
 
     /// Writes `data` at byte `offset` of a file, as `pwrite` does. With `create` the file is made
@@ -440,37 +349,6 @@ fn stats(body: &[u8], count: usize) -> Result<Vec<Result<Stat>>> {
     }
     from.finish()?;
     Ok(results)
-}
-
-/// What was read of one part.
-struct ReadPart {
-    /// Its place in the call.
-    index: usize,
-    /// 0, or an error.
-    errno: u32,
-    /// Where its data, or a message, is in the body.
-    data: Range<usize>,
-}
-
-/// What was read. An answer has something of one part at least.
-fn read_items(body: &[u8], count: usize) -> Result<Vec<ReadPart>> {
-    let mut from = Reader::new(body);
-    let mut items = Vec::new();
-    let mut at = 0;
-    while !from.is_empty() {
-        let ReadItem { index, errno, data } = ReadItem::decode(&mut from)?;
-        let index = index as usize;
-        if index >= count || items.len() == count {
-            return Err(Malformed("an answer for what was not asked").into());
-        }
-        let begin = at + ReadItem::HEAD_BYTES;
-        at = begin + data.len();
-        items.push(ReadPart { index, errno, data: begin..at });
-    }
-    if items.is_empty() {
-        return Err(Malformed("an answer with nothing in it").into());
-    }
-    Ok(items)
 }
 
 /// The error of one file among many; without a message of the server that of the system.

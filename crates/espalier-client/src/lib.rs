@@ -31,6 +31,8 @@
 mod client;
 mod details;
 mod error;
+mod idle;
+mod reads;
 mod session;
 mod streams;
 mod watch;
@@ -43,5 +45,5 @@ pub use error::{Error, Result};
 pub use session::current_umask;
 pub use streams::{Diff, Entry, Walk};
 pub use watch::{Changes, Watch};
-pub use wire::{Aspects, Change, Listing, Piece, Stat, Time, WelcomeFlags, WriteFlags, Xattrs};
+pub use wire::{Aspects, Change, Listing, Piece, Stat, Time, WalkItem, WelcomeFlags, WriteFlags, Xattrs};
 pub use writes::{Ranges, Write};

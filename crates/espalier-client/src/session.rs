@@ -3,10 +3,12 @@
 use crate::error::{Error, Result};
 use crate::wire::{
     AREA_BYTES, Call, FRAME_MAX_BYTES, Hello, IOC_CLIENT, Malformed, ReplyHead, RequestHead,
-    SOCKET_NAME_BYTES, TOKEN_BYTES, VERSIONS, WelcomeFlags,
+    SOCKET_NAME_BYTES, Stat, TOKEN_BYTES, VERSIONS, WelcomeFlags,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
@@ -35,6 +37,8 @@ pub(crate) struct Session {
     socket: OwnedFd,
     /// The area of requests, and behind it that of replies.
     memory: File,
+    /// The pages of the area of replies are there.
+    has_pages: bool,
     /// What the server says of the session.
     pub(crate) flags: WelcomeFlags,
     /// The version of the protocol that is spoken.
@@ -113,6 +117,7 @@ impl Session {
         let mut session = Self {
             socket,
             memory,
+            has_pages: false,
             flags: WelcomeFlags::default(),
             version: *VERSIONS.start(),
             last_id: 0,
@@ -157,8 +162,11 @@ impl Session {
         })
     }
 
-    /// Sends a call.
-    fn begin_call(&mut self, call: &Call<'_>) -> Result<()> {
+    /// Sends a call, whose answer [`Session::receive`] waits for.
+    ///
+    /// # Errors
+    /// As for [`Session::call`]; [`Error::NoServer`] if there is no memory for the answer.
+    pub(crate) fn begin_call(&mut self, call: &Call<'_>) -> Result<()> {
         if Call::first_version(call.number()) > self.version {
             let message = "the server is older than this call; mount again with the new program";
             return Err(Error::Refused { errno: libc::EOPNOTSUPP, message: message.into() });
@@ -166,6 +174,12 @@ impl Session {
         let body = call.encode();
         if body.len() > Self::REQUEST_MAX_BYTES {
             return Err(Error::TooLong);
+        }
+        if !self.has_pages && may_fill_area(call) {
+            let area = u64::from(AREA);
+            fallocate(&self.memory, FallocateFlags::empty(), area, area)
+                .map_err(|error| Error::NoServer(error.into()))?;
+            self.has_pages = true;
         }
         self.send(call.number(), &body, &[])
     }
@@ -275,7 +289,19 @@ impl Session {
         }
     }
 
-    fn receive(&mut self) -> Result<Reply<'_>> {
+    /// The body of the last answer, while it was not taken.
+    pub(crate) fn last_body(&self) -> &[u8] {
+        match &self.inline {
+            Some(place) => &self.packet[place.clone()],
+            None => &self.body,
+        }
+    }
+
+    /// Waits for the answer of the call that was sent last.
+    ///
+    /// # Errors
+    /// As for [`Session::call`].
+    pub(crate) fn receive(&mut self) -> Result<Reply<'_>> {
         let lost = |source| Error::Lost { may_have_changed: false, source };
         let (socket, packet) = (&self.socket, &mut self.packet[..]);
         let length = retry(|| recv(socket, &mut *packet, RecvFlags::empty()).map(|(length, _)| length));
@@ -317,10 +343,22 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Memory of both areas that is there, so that it counts for this process, and keeps its size.
+/// True if the server may write more of the answer than a page or two to the area of replies: then
+/// the pages are made before, so that they count for this process. Other answers are in the packet,
+/// except where one path alone is longer.
+fn may_fill_area(call: &Call<'_>) -> bool {
+    match call {
+        Call::Read { .. } | Call::Describe { .. } => true,
+        Call::Stat { paths, .. } => paths.len() * (Stat::BYTES + 4) > FRAME_MAX_BYTES - ReplyHead::BYTES,
+        _ => false,
+    }
+}
+
+/// Memory for both areas, which keeps its size. Pages are made when they are needed: most sessions
+/// need none.
 fn shared_memory() -> io::Result<File> {
     let memory = memfd_create("espalier-client", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    fallocate(&memory, FallocateFlags::empty(), 0, 2 * u64::from(AREA))?;
+    ftruncate(&memory, 2 * u64::from(AREA))?;
     fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(File::from(memory))
 }

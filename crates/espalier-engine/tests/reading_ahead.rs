@@ -87,6 +87,47 @@ fn reads_in_the_order_of_keys_are_expected() {
     store.close().unwrap();
 }
 
+/// A reader without a cache of its own has values kept, whatever the order in which it reads them
+/// again; other readers find them too.
+#[test]
+fn values_that_are_kept_are_read_once() {
+    let (device, index) = shuffled();
+    let store = open_with(&device, 256 << 20);
+    let read_kept = |n: usize, expected: &[u8]| {
+        let (key, mut out) = (key(n), vec![0; expected.len()]);
+        let slice = Slice { key: &key, offset: 0, len: out.len() };
+        assert_eq!(store.get_slices_kept(index, &[slice], &mut out).unwrap(), [Some(expected.len())]);
+        assert!(out == expected, "value {n}");
+        while store.read_ahead() {}
+    };
+    let before = device.counts();
+    let reads = || device.counts().since(&before).reads.requests;
+    (0..FILES).for_each(|n| read_kept(n, &value(n)));
+    let cold = reads();
+    assert!(cold < FILES as u64 / 2, "{cold} reads: they are read ahead all the same");
+    (0..FILES).for_each(|n| read_kept(n, &value(n)));
+    (0..FILES).rev().for_each(|n| read_kept(n, &value(n)));
+    (0..FILES).for_each(|n| assert_eq!(read(&store, &device, index, n), 0, "value {n}"));
+    while store.read_ahead() {}
+    assert_eq!(reads(), cold);
+    // A part of one, one that was replaced, and one with a patch.
+    let (first, mut out) = (key(0), vec![0; 700]);
+    store.get_slices(index, &[Slice { key: &first, offset: 4000, len: 700 }], &mut out).unwrap();
+    assert!(out == value(0)[4000..4700]);
+    let mut batch = Batch::new();
+    batch.insert(index, &key(1), value(FILES + 1));
+    batch.patch(index, &key(2), 10, vec![9; 16]);
+    store.commit(batch).unwrap();
+    let mut patched = value(2);
+    patched[10..26].fill(9);
+    for _ in 0..2 {
+        read_kept(1, &value(FILES + 1));
+        read_kept(2, &patched);
+        store.checkpoint().unwrap();
+    }
+    store.close().unwrap();
+}
+
 /// A device far away: a read of blocks that were not announced waits for an answer.
 #[derive(Debug)]
 struct Distant {
@@ -612,6 +653,41 @@ fn a_long_scan_reads_in_large_requests() {
     assert_eq!(count, SMALL_VALUES);
     let reads = device.counts().since(&before).reads;
     assert!(reads.requests < 80, "{} requests for {} bytes", reads.requests, reads.bytes);
+}
+
+/// Look-ups far from each other, on a device far away: how often a reader waits for it.
+fn waits_for(device: &Counted, index: IndexId, is_expected: bool) -> u64 {
+    const KEYS: usize = 60;
+    let distant =
+        Arc::new(Distant { inner: device.clone(), announced: Mutex::default(), waits: AtomicU64::new(0) });
+    let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
+    let store = Store::open(distant.clone(), environment(), options).unwrap();
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|n| key(n * SMALL_VALUES / KEYS)).collect();
+    let before = distant.waits.load(Ordering::Relaxed);
+    if is_expected {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        store.expect_keys(index, &keys);
+    }
+    for (n, key) in keys.iter().enumerate() {
+        let expected = [(n * SMALL_VALUES / KEYS) as u8; 100];
+        assert_eq!(store.get(index, key).unwrap().as_deref(), Some(&expected[..]));
+    }
+    let left = distant.announced.lock().unwrap().len();
+    assert!(left < 4, "{left} blocks were announced in vain");
+    let waits = distant.waits.load(Ordering::Relaxed) - before;
+    store.close().unwrap();
+    waits
+}
+
+#[test]
+fn expected_keys_are_read_side_by_side() {
+    let (device, store, index) = ordered();
+    store.close().unwrap();
+    drop(store);
+    let (one_by_one, together) = (waits_for(&device, index, false), waits_for(&device, index, true));
+    assert!(one_by_one > 20, "{one_by_one} waits one after the other");
+    // Where pieces lie is said by tables, which are read one after the other.
+    assert!(together * 6 < one_by_one, "{together} waits where {one_by_one} were");
 }
 
 /// Bytes that a scan over all takes, and how many keys it finds.

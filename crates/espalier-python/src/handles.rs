@@ -1,11 +1,13 @@
 //! Open files, and walks that go on.
 
-use crate::values::{Entry, Stat, raised};
-use espalier_tree::{Entry as TreeEntry, File as TreeFile, Result, Walk as TreeWalk};
+use crate::values::{Entry, Stat, raised, shown};
+use espalier_tree::{
+    Change, Diff as TreeDiff, Entry as TreeEntry, File as TreeFile, Result, Walk as TreeWalk,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -70,17 +72,58 @@ impl File {
 
 /// Entries of a walk, one after the other.
 #[pyclass(frozen, module = "espalier._espalier")]
-pub(crate) struct Walk(Mutex<Going>);
+pub(crate) struct Walk(Going<TreeWalk, TreeEntry>);
 
-struct Going {
+/// Differences of two trees, one after the other.
+#[pyclass(frozen, module = "espalier._espalier")]
+pub(crate) struct Diff(Going<TreeDiff, (Change, Vec<u8>)>);
+
+/// A stream from which elements are taken in batches.
+struct Going<S, T>(Mutex<Batches<S, T>>);
+
+struct Batches<S, T> {
     /// `None` at the end.
-    walk: Option<TreeWalk>,
-    ready: VecDeque<Result<TreeEntry>>,
+    stream: Option<S>,
+    ready: VecDeque<Result<T>>,
+}
+
+impl<S: Iterator<Item = Result<T>> + Send, T: Send> Going<S, T> {
+    fn new(stream: S) -> Self {
+        Self(Mutex::new(Batches { stream: Some(stream), ready: VecDeque::new() }))
+    }
+
+    fn next(&self, py: Python<'_>) -> PyResult<Option<T>> {
+        let next = py.detach(|| {
+            let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let Batches { stream, ready } = &mut *batches;
+            if let Some(from) = stream.as_mut().filter(|_| ready.is_empty()) {
+                ready.extend(from.take(BATCH));
+                if ready.len() < BATCH {
+                    *stream = None;
+                }
+            }
+            ready.pop_front()
+        });
+        next.transpose().map_err(raised)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut batches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *batches = Batches { stream: None, ready: VecDeque::new() };
+        });
+    }
 }
 
 impl Walk {
     pub(crate) fn new(walk: TreeWalk) -> Self {
-        Self(Mutex::new(Going { walk: Some(walk), ready: VecDeque::new() }))
+        Self(Going::new(walk))
+    }
+}
+
+impl Diff {
+    pub(crate) fn new(diff: TreeDiff) -> Self {
+        Self(Going::new(diff))
     }
 }
 
@@ -91,28 +134,34 @@ impl Walk {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Entry>> {
-        let next = py.detach(|| {
-            let mut going = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let Going { walk, ready } = &mut *going;
-            if let Some(from) = walk.as_mut().filter(|_| ready.is_empty()) {
-                ready.extend(from.take(BATCH));
-                if ready.len() < BATCH {
-                    *walk = None;
-                }
-            }
-            ready.pop_front()
-        });
-        match next.transpose().map_err(raised)? {
-            Some(entry) => Entry::of(py, &entry).map(Some),
-            None => Ok(None),
-        }
+        self.0.next(py)?.map(|entry| Entry::of(py, &entry)).transpose()
     }
 
     /// Ends the walk.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| {
-            let mut going = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            *going = Going { walk: None, ready: VecDeque::new() };
-        });
+        self.0.close(py);
+    }
+}
+
+#[pymethods]
+impl Diff {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    /// How a path differs, and the path.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(&'static str, Bound<'py, PyString>)>> {
+        let Some((change, path)) = self.0.next(py)? else { return Ok(None) };
+        let change = match change {
+            Change::Added => "added",
+            Change::Removed => "removed",
+            Change::Changed => "changed",
+        };
+        Ok(Some((change, shown(py, &path)?)))
+    }
+
+    /// Ends the comparison.
+    fn close(&self, py: Python<'_>) {
+        self.0.close(py);
     }
 }

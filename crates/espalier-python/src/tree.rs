@@ -1,10 +1,10 @@
 //! The class `Tree`, as the package's own files use it.
 
-use crate::handles::{File, Walk};
+use crate::handles::{Diff, File, Walk};
 use crate::values::{AnyPath, Entry, Stat, raised, shown};
 use espalier_tree::{
-    ImageOptions, Links, Listing, OpenHow, Owner, Piece, Rename, Result, Time, Tree as InnerTree, Write,
-    WriteFlags,
+    ImageOptions, Links, Listing, ModeBits, OpenHow, Owner, Piece, Rename, Result, SetXattr, Time,
+    Tree as InnerTree, Write, WriteFlags,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -187,6 +187,61 @@ impl Tree {
 
     fn clone(&self, py: Python<'_>, old: AnyPath, new: AnyPath) -> PyResult<()> {
         self.with(py, |tree| tree.clone_tree(old, new))
+    }
+
+    fn diff(&self, py: Python<'_>, old: AnyPath, new: AnyPath) -> PyResult<Diff> {
+        self.with(py, |tree| tree.diff(old, new)).map(Diff::new)
+    }
+
+    fn chown_tree(&self, py: Python<'_>, path: AnyPath, uid: Option<u32>, gid: Option<u32>) -> PyResult<()> {
+        self.with(py, |tree| tree.own_tree(path, uid, gid))
+    }
+
+    fn chmod_tree(&self, py: Python<'_>, path: AnyPath, clear: u32, add: u32, execute: u32) -> PyResult<()> {
+        self.with(py, |tree| tree.mode_tree(path, ModeBits { clear, add, execute }))
+    }
+
+    fn listxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: AnyPath,
+        follow: bool,
+    ) -> PyResult<Vec<Bound<'py, PyString>>> {
+        let found = self.with(py, |tree| tree.xattrs(path, links(follow)))?;
+        found.iter().map(|(name, _)| shown(py, name)).collect()
+    }
+
+    fn getxattr<'py>(
+        &self,
+        py: Python<'py>,
+        path: AnyPath,
+        name: AnyPath,
+        follow: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let found = self.with(py, |tree| tree.xattr(path, &name.0, links(follow)))?;
+        Ok(PyBytes::new(py, &found))
+    }
+
+    fn setxattr(
+        &self,
+        py: Python<'_>,
+        path: AnyPath,
+        name: AnyPath,
+        value: PyBackedBytes,
+        how: &str,
+        follow: bool,
+    ) -> PyResult<()> {
+        let how = match how {
+            "set" => SetXattr::Set,
+            "create" => SetXattr::Create,
+            "replace" => SetXattr::Replace,
+            _ => return Err(PyValueError::new_err("one of 'set', 'create' and 'replace'")),
+        };
+        self.with(py, |tree| tree.set_xattr(path, (&name.0, &value), how, links(follow)))
+    }
+
+    fn removexattr(&self, py: Python<'_>, path: AnyPath, name: AnyPath, follow: bool) -> PyResult<()> {
+        self.with(py, |tree| tree.remove_xattr(path, &name.0, links(follow)))
     }
 
     fn rename(&self, py: Python<'_>, old: AnyPath, new: AnyPath, how: &str) -> PyResult<()> {

@@ -143,6 +143,46 @@ def test_whole_trees_and_names(tree: Tree) -> None:
     assert tree.stat("../../..").st_ino == tree.stat("/").st_ino
 
 
+def test_changes_of_whole_trees_and_what_differs(tree: Tree) -> None:
+    tree.write_many([("t/a", b"1"), ("t/d/b", b"2"), Write("t/d/run", b"", mode=0o744)])
+    tree.clone("t", "u")
+    assert list(tree.diff("t", "u")) == []
+    tree.chmod_tree("u", clear=0o7777, add=0o640, execute=0o110)
+    modes = [tree.stat(f"u/{name}").st_mode & 0o7777 for name in ("a", "d", "d/b", "d/run")]
+    assert modes == [0o640, 0o750, 0o640, 0o750]
+    tree.chown_tree("u") if os.geteuid() == 0 else None
+    tree.unlink("u/a")
+    tree.write("u/d/new", b"3")
+    found = dict((path, change) for change, path in tree.diff("t", "u"))
+    assert (found["a"], found["d/new"], found["d/b"]) == ("removed", "added", "changed")
+    with raises(errno.ENOENT):
+        tree.diff("t", "none")
+    with raises(errno.ENOENT, "none"):
+        tree.chmod_tree("none", add=1)
+    with pytest.raises(TypeError):
+        tree.chmod_tree("u", 1)  # type: ignore[misc]
+
+
+def test_extended_attributes(tree: Tree) -> None:
+    tree.write("a", b"")
+    tree.symlink("a", "l")
+    tree.setxattr("l", "user.one", b"1")
+    tree.setxattr("a", "user.two", bytearray(b"22"), "create")
+    assert tree.listxattr("a") == ["user.one", "user.two"] and tree.listxattr("l", follow=False) == []
+    assert tree.getxattr("a", "user.two") == b"22"
+    with raises(errno.EEXIST, "a"):
+        tree.setxattr("a", "user.two", b"", "create")
+    with raises(errno.ENODATA, "a"):
+        tree.setxattr("a", "user.three", b"", "replace")
+    with pytest.raises(ValueError):
+        tree.setxattr("a", "user.three", b"", "other")  # type: ignore[arg-type]
+    tree.removexattr("a", "user.one")
+    with raises(errno.ENODATA, "a"):
+        tree.getxattr("a", "user.one")
+    with raises(errno.ENODATA, "a"):
+        tree.removexattr("a", "user.one")
+
+
 def test_large_files(tree: Tree) -> None:
     content = random.Random(5).randbytes(9 << 20)
     tree.write_many([("d/small", b"s"), ("d/large", content)])

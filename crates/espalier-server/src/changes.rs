@@ -9,10 +9,10 @@
 use crate::admission::Powers;
 use crate::details::check_xattr;
 use crate::failure::{Failure, Outcome};
+use espalier_bridge::{mode_change, set_time};
 use espalier_client::wire::Time;
 use espalier_fs::{
-    FileKind, FsErrorKind, Handle, Links, ModeChange, NodeId, Open, OwnerChange, PathCaller, RenameHow,
-    SetTime, XattrMode,
+    FileKind, FsErrorKind, Handle, Links, NodeId, Open, OwnerChange, PathCaller, RenameHow, XattrMode,
 };
 use espalier_fuse::{ChangedCaches, ClientAccess};
 
@@ -228,12 +228,7 @@ impl Changer<'_> {
     /// Sets times.
     pub(crate) fn set_times(&self, path: &[u8], times: (Time, Time), follow: bool) -> Outcome<()> {
         let object = self.object(path, follow)?;
-        let time = |time: Time| match time {
-            Time::Keep => None,
-            Time::Now => Some(SetTime::Now),
-            Time::At(at) => Some(SetTime::At(at)),
-        };
-        let times = (time(times.0), time(times.1));
+        let times = (set_time(times.0), set_time(times.1));
         self.set(&object, || self.caller.set_times(object.itself(), times, Links::Stay))
     }
 
@@ -272,8 +267,7 @@ impl Changer<'_> {
 
     /// Changes the modes of everything below.
     pub(crate) fn mode_tree(&self, path: &[u8], bits: [u32; 5]) -> Outcome<()> {
-        let [keep_directories, add_directories, keep_files, add_files, add_executables] = bits;
-        let change = ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
+        let change = mode_change(bits);
         let object = self.object(path, false)?;
         self.with_room(|| self.caller.chmod_tree(object.itself(), change))?;
         object.node().into_iter().for_each(|node| self.access.caches().attributes_below_changed(node));

@@ -1,8 +1,8 @@
 //! What files have besides content: attributes, extended attributes, targets, holes.
 
 use crate::admission::Powers;
-use crate::attributes::stat_of;
 use crate::failure::{Failure, Outcome};
+use espalier_bridge::stat_of;
 use espalier_client::wire::{Aspects, DetailItem, RangeList, ReadItem, Writer, XattrList, Xattrs};
 use espalier_fs::{Attr, FileKind, FsErrorKind, Handle, Links, Open, PathCaller, Seek};
 use std::ops::Range;

@@ -7,7 +7,6 @@
 //! takes no thread (`waits`).
 
 mod admission;
-mod attributes;
 mod changes;
 mod details;
 mod failure;
@@ -16,6 +15,7 @@ mod reads;
 mod server;
 mod session;
 mod stream;
+mod stream_threads;
 mod waits;
 mod writes;
 

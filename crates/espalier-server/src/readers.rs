@@ -6,8 +6,8 @@
 //! A thread that begins to help wakes the next one: where nothing has to be waited for, few do.
 //!
 //! Files that are asked for mostly in the order of keys belong to a walk: the store reads ahead. In
-//! any other order they are a choice, of which the same files may be chosen again: small ones stay
-//! in the cache of the store. The kernel's pages are not between a client and the store.
+//! any other order they are a choice, and nothing is read ahead. The kernel's pages are not between
+//! a client and the store, so small files stay in the cache of the store.
 //!
 //! What was read is taken as it comes, as long as the answer has room; then all of them stop. When
 //! [`Readers::read`] returns, no thread has anything of the read any more.

@@ -1,7 +1,7 @@
 //! Calls that change nothing.
 
-use crate::attributes::stat_of;
 use crate::failure::{Failure, Outcome};
+use espalier_bridge::stat_of;
 use espalier_client::wire::{Stat, Writer};
 use espalier_fs::{At, Links, PathCaller};
 

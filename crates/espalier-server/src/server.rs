@@ -11,6 +11,7 @@ use crate::admission::Peer;
 use crate::failure::Failure;
 use crate::readers::Readers;
 use crate::session::{Buffers, Served, Session, Turn, refuse};
+use crate::stream_threads::StreamThreads;
 use crate::waits::Waits;
 use espalier_fs::Paths;
 use espalier_fuse::ClientAccess;
@@ -83,7 +84,13 @@ impl ClientServer {
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&events, waits.event(), epoll::EventData::new_u64(WOKEN), edge)?;
         let shared = Arc::new(Shared {
-            served: Served { readers: Readers::start(&access)?, access, paths, waits },
+            served: Served {
+                readers: Readers::start(&access)?,
+                access,
+                paths,
+                waits,
+                streams: StreamThreads::default(),
+            },
             listener,
             events,
             stop,

@@ -14,6 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::readers::Readers;
 use crate::reads;
 use crate::stream::{Stream, add_paths};
+use crate::stream_threads::StreamThreads;
 use crate::waits::{Waiting, Waits};
 use espalier_client::wire::{
     Call, ChangesHead, FRAME_MAX_BYTES, Hello, NewItem, ReplyHead, RequestHead, VERSIONS, WaitHead,
@@ -39,6 +40,7 @@ pub(crate) struct Served {
     pub(crate) paths: Arc<Paths>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) readers: Readers,
+    pub(crate) streams: StreamThreads,
 }
 
 /// Memory of a thread that serves sessions.
@@ -355,12 +357,14 @@ impl Opened {
             Call::ReadLink { path } => whole(reads::read_link(&self.caller, path)?),
             Call::Walk { path, listing } => {
                 self.stream = None;
-                self.stream = Some(Stream::walk(&served.access, &self.caller, path, listing.clone())?);
+                let threads = (&served.streams, &served.access);
+                self.stream = Some(Stream::walk(threads, &self.caller, path, listing.clone())?);
                 self.more()
             }
             Call::Diff { old, new } => {
                 self.stream = None;
-                self.stream = Some(Stream::diff(&served.access, &self.caller, old, new)?);
+                let threads = (&served.streams, &served.access);
+                self.stream = Some(Stream::diff(threads, &self.caller, old, new)?);
                 self.more()
             }
             Call::Describe { follow, asked, paths } => {

@@ -1,23 +1,23 @@
 //! Streams: what comes in pieces, as the client asks for more. A session has one at a time.
 //!
-//! A walk, and a comparison of two trees, runs in a thread of its own and stays ahead by a few
-//! pieces. It sees the trees as they were when it began, so the store keeps that state meanwhile: a
-//! client that does not ask for more has its walk ended after [`STALLED_LIMIT`].
+//! A walk, and a comparison of two trees, has a thread to itself and stays ahead by a few pieces. It
+//! sees the trees as they were when it began, so the store keeps that state meanwhile: a client that
+//! does not ask for more has its walk ended after [`STALLED_LIMIT`].
 
-use crate::attributes::{kind_bits, stat_of};
 use crate::failure::{Failure, Outcome};
-use espalier_client::wire::{Change, DiffItem, FRAME_MAX_BYTES, Listing, WalkItem, Writer};
-use espalier_fs::{FileKind, Filter, Open, PathCaller};
+use crate::stream_threads::StreamThreads;
+use espalier_bridge::{change_of, filter_of, stat_of};
+use espalier_client::wire::{DiffItem, FRAME_MAX_BYTES, Listing, WalkItem, Writer};
+use espalier_fs::{Filter, Open, PathCaller};
 use espalier_fuse::ClientAccess;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A piece ends with the entry with which it has so many bytes: it fits into a packet.
 const PIECE_BYTES: usize = FRAME_MAX_BYTES - (8 << 10);
-/// Pieces that a walk is ahead.
+/// Pieces that a walk is ahead, but for its last one.
 const MAX_PIECES: usize = 4;
 /// How long a walk waits for its client to ask for more.
 const STALLED_LIMIT: Duration = Duration::from_secs(60);
@@ -30,10 +30,9 @@ pub(crate) enum Stream {
     Paths(std::vec::IntoIter<Vec<u8>>),
 }
 
-/// The pieces of a walk or a comparison, and the thread that makes them.
+/// The pieces of a walk or a comparison, which a thread makes.
 pub(crate) struct Producer {
     pieces: Arc<Pieces>,
-    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
@@ -92,14 +91,14 @@ impl Stream {
     /// # Errors
     /// No thread can be started. What is wrong with the path the first piece says.
     pub(crate) fn walk(
-        access: &Arc<ClientAccess>,
+        (threads, access): (&StreamThreads, &Arc<ClientAccess>),
         caller: &PathCaller,
         path: &[u8],
         listing: Listing,
     ) -> Outcome<Self> {
         let path = path.to_vec();
         let work = move |caller: &PathCaller, pieces: &Pieces| walk(caller, &path, &listing, pieces);
-        Producer::begin(access, caller, work).map(Self::Thread)
+        Producer::begin((threads, access), caller, work).map(Self::Thread)
     }
 
     /// Begins to compare two directories.
@@ -107,36 +106,36 @@ impl Stream {
     /// # Errors
     /// As for [`Stream::walk`].
     pub(crate) fn diff(
-        access: &Arc<ClientAccess>,
+        (threads, access): (&StreamThreads, &Arc<ClientAccess>),
         caller: &PathCaller,
         old: &[u8],
         new: &[u8],
     ) -> Outcome<Self> {
         let (old, new) = (old.to_vec(), new.to_vec());
         let work = move |caller: &PathCaller, pieces: &Pieces| diff(caller, &old, &new, pieces);
-        Producer::begin(access, caller, work).map(Self::Thread)
+        Producer::begin((threads, access), caller, work).map(Self::Thread)
     }
 }
 
 impl Producer {
     fn begin(
-        access: &Arc<ClientAccess>,
+        (threads, access): (&StreamThreads, &Arc<ClientAccess>),
         caller: &PathCaller,
-        work: impl FnOnce(&PathCaller, &Pieces) -> Outcome<()> + Send + 'static,
+        work: impl FnOnce(&PathCaller, &Pieces) -> Outcome<Vec<u8>> + Send + 'static,
     ) -> Outcome<Self> {
         let pieces: Arc<Pieces> = Arc::default();
         let (access, caller) = (Arc::clone(access), caller.clone());
-        let of_thread = Arc::clone(&pieces);
+        let of_thread = Ending(Arc::clone(&pieces));
         let body = move || {
-            let done = access.call(|| work(&caller, &of_thread));
-            // It is given back before the end is told: after that nothing is in use.
-            drop(caller);
-            let end = done.unwrap_or_else(|| Err(Failure::new(libc::EIO, "the file system has ended")));
-            of_thread.state.lock().end = Some(end);
-            of_thread.changed.notify_all();
+            let done = access.call(|| work(&caller, &of_thread.0));
+            // They are given back before the end is told: after that nothing is in use.
+            drop((caller, access));
+            if let Some(end) = done {
+                of_thread.0.end(end);
+            }
         };
-        let thread = std::thread::Builder::new().name("client-stream".into()).spawn(body)?;
-        Ok(Self { pieces, thread: Some(thread) })
+        threads.run(Box::new(body))?;
+        Ok(Self { pieces })
     }
 
     fn next(&mut self, room: usize) -> Outcome<(Vec<u8>, bool)> {
@@ -163,12 +162,23 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        self.pieces.state.lock().is_closed = true;
+        let mut state = self.pieces.state.lock();
+        state.is_closed = true;
         self.pieces.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic itself.
-            let _ = thread.join();
+        while state.end.is_none() {
+            self.pieces.changed.wait(&mut state);
         }
+    }
+}
+
+/// Tells the end of a stream when it is dropped, however that comes.
+struct Ending(Arc<Pieces>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let ended = || Err(Failure::new(libc::EIO, "the file system has ended"));
+        self.0.state.lock().end.get_or_insert_with(ended);
+        self.0.changed.notify_all();
     }
 }
 
@@ -189,6 +199,16 @@ impl Pieces {
         Ok(!state.is_closed)
     }
 
+    /// Ends the stream, with its last piece: a client that has it need not ask for more.
+    fn end(&self, end: Outcome<Vec<u8>>) {
+        let mut state = self.state.lock();
+        state.end = Some(end.map(|piece| {
+            if !piece.is_empty() {
+                state.ready.push_back(piece);
+            }
+        }));
+    }
+
     fn is_closed(&self) -> bool {
         self.state.lock().is_closed
     }
@@ -204,7 +224,12 @@ struct Cutter<'p> {
 
 impl<'p> Cutter<'p> {
     fn new(pieces: &'p Pieces) -> Self {
-        Self { pieces, out: Writer::default(), ended: Ok(()) }
+        Self { pieces, out: Self::piece(), ended: Ok(()) }
+    }
+
+    /// An empty piece, with room for all that it will hold unless one path is very long.
+    fn piece() -> Writer {
+        Writer(Vec::with_capacity(FRAME_MAX_BYTES))
     }
 
     /// Hands over the piece if it is full; false if the client wants no more.
@@ -212,7 +237,7 @@ impl<'p> Cutter<'p> {
         if self.out.0.len() < PIECE_BYTES {
             return true;
         }
-        match self.pieces.push(std::mem::take(&mut self.out.0)) {
+        match self.pieces.push(std::mem::replace(&mut self.out, Self::piece()).0) {
             Ok(goes_on) => goes_on,
             Err(error) => {
                 self.ended = Err(error);
@@ -221,27 +246,18 @@ impl<'p> Cutter<'p> {
         }
     }
 
-    /// Hands over the rest.
-    fn finish(self) -> Outcome<()> {
+    /// The rest.
+    fn finish(self) -> Outcome<Vec<u8>> {
         self.ended?;
-        if !self.out.0.is_empty() {
-            self.pieces.push(self.out.0)?;
-        }
-        Ok(())
+        Ok(self.out.0)
     }
 }
 
 /// How many entries are passed over before a walk looks whether it is still wanted.
 const ENTRIES_PER_LOOK: u32 = 256;
 
-fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) -> Outcome<()> {
-    let filter = Filter {
-        pattern: listing.pattern.clone(),
-        kinds: None,
-        size: listing.size.clone(),
-        modified: listing.modified.clone(),
-    };
-    let is_wanted = |kind: FileKind| listing.kinds == 0 || listing.kinds >> (kind_bits(kind) >> 12) & 1 != 0;
+fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) -> Outcome<Vec<u8>> {
+    let filter = filter_of(listing);
     let (mut cutter, mut passed) = (Cutter::new(pieces), 0u32);
     // The filter is asked here, so that a walk which gives nothing can be ended.
     caller.walk(path, &Filter::default(), &mut |entry| {
@@ -249,8 +265,7 @@ fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) ->
         if passed.is_multiple_of(ENTRIES_PER_LOOK) && pieces.is_closed() {
             return false;
         }
-        let is_given = is_wanted(entry.attr.kind) && filter.matches(entry.path, &entry.attr);
-        if !entry.is_closed && !is_given {
+        if !entry.is_closed && !filter.matches(entry.path, &entry.attr) {
             return true;
         }
         WalkItem { path: entry.path, stat: stat_of(&entry.attr), is_closed: entry.is_closed }
@@ -260,18 +275,13 @@ fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, pieces: &Pieces) ->
     cutter.finish()
 }
 
-fn diff(caller: &PathCaller, old: &[u8], new: &[u8], pieces: &Pieces) -> Outcome<()> {
+fn diff(caller: &PathCaller, old: &[u8], new: &[u8], pieces: &Pieces) -> Outcome<Vec<u8>> {
     // On the mount both have to be opened to be compared.
     let open = Open { directory: true, ..Open::read() };
     let (old, new) = (caller.open(old, &open)?, caller.open(new, &open)?);
     let mut cutter = Cutter::new(pieces);
     caller.diff_while(old.itself(), new.itself(), &|| !pieces.is_closed(), &mut |change, path| {
-        let change = match change {
-            espalier_fs::Change::Added => Change::Added,
-            espalier_fs::Change::Removed => Change::Removed,
-            espalier_fs::Change::Changed => Change::Changed,
-        };
-        DiffItem { change, path }.encode(&mut cutter.out);
+        DiffItem { change: change_of(change), path }.encode(&mut cutter.out);
         cutter.goes_on()
     })?;
     cutter.finish()

@@ -3,8 +3,9 @@
 use crate::changes::Changer;
 use crate::details::check_xattrs;
 use crate::failure::{Failure, Outcome};
+use espalier_bridge::NewFile;
 use espalier_client::wire::{NewItem, WriteFlags, Writer};
-use espalier_fs::{Content, Handle, NewAttributes, NewNode, NodeId, OwnerChange, WriteHow, WriteRequest};
+use espalier_fs::{Handle, NodeId, WriteHow, WriteRequest};
 use espalier_fuse::ChangedCaches;
 use std::collections::HashMap;
 
@@ -17,43 +18,19 @@ struct Placed<'f> {
     name: Vec<u8>,
     /// What the name meant before.
     victim: Option<NodeId>,
-    file: NewItem<'f>,
-    /// The content of a file with holes, with the byte where each piece begins.
-    pieces: Vec<(u64, &'f [u8])>,
-    xattrs: Vec<(&'f [u8], &'f [u8])>,
+    file: NewFile<'f>,
 }
 
 impl<'f> Placed<'f> {
     fn new(at: usize, directory: usize, name: Vec<u8>, victim: Option<NodeId>, file: &NewItem<'f>) -> Self {
-        let xattrs = file.xattrs.iter().collect();
-        Self { at, directory, name, victim, file: *file, pieces: file.pieces(), xattrs }
+        Self { at, directory, name, victim, file: NewFile::of(file) }
     }
 
     fn as_request<'r>(&'r self, directory: &'r Handle) -> WriteRequest<'r>
     where
         'f: 'r,
     {
-        let NewItem { file, node, atime, sparse, .. } = self.file;
-        let content = match (node, sparse) {
-            (Some((kind, device)), _) => Content::Node(new_node(kind, device)),
-            (None, Some((size, _))) => Content::Sparse { size, pieces: &self.pieces },
-            (None, None) if file.is_symlink => Content::Symlink(file.content),
-            (None, None) => Content::Data(file.content),
-        };
-        let owner = OwnerChange { uid: file.uid, gid: file.gid };
-        let mode = file.mode.filter(|_| !file.is_symlink);
-        let attributes = NewAttributes { mode, owner, atime, mtime: file.mtime, xattrs: &self.xattrs };
-        WriteRequest { at: directory.at(&self.name), content, attributes }
-    }
-}
-
-/// A file without content, by the file type bits of its mode.
-fn new_node(kind: u32, device: u64) -> NewNode {
-    match kind {
-        libc::S_IFIFO => NewNode::Fifo,
-        libc::S_IFSOCK => NewNode::Socket,
-        libc::S_IFCHR => NewNode::CharDevice(device),
-        _ => NewNode::BlockDevice(device),
+        self.file.as_request(directory.at(&self.name))
     }
 }
 

@@ -202,6 +202,24 @@ fn walks_can_be_left_and_see_one_instant() {
     let mut walk = client.walk(".", &Listing::default()).unwrap();
     assert_eq!(walk.next().unwrap().unwrap().path, b"d");
     drop(client.walk(".", &Listing::default()).unwrap());
+    // In turns, entry by entry and many at a time.
+    let mut turns = client.walk(".", &Listing::default()).unwrap();
+    let mut found = vec![turns.next().unwrap().unwrap().path];
+    let mut visit = |most: usize, found: &mut Vec<Vec<u8>>| {
+        let until = found.len() + most;
+        turns
+            .visit(|entry| {
+                found.push(entry.path.to_vec());
+                found.len() < until
+            })
+            .unwrap();
+        found.extend(turns.next().map(|entry| entry.unwrap().path));
+    };
+    visit(1, &mut found);
+    visit(700, &mut found);
+    visit(usize::MAX / 2, &mut found);
+    assert_eq!(found[0], b"d");
+    assert!(found[1..].iter().eq(names.iter().map(|name| name.as_bytes())));
     client.remove_tree("d").unwrap();
     client.make_directory("later", 0o755, false).unwrap();
     assert_eq!(walk.count(), 5000, "as it was when the walk began");
@@ -341,5 +359,52 @@ fn many_clients_read_the_same_files() {
             });
         }
     });
+    mounted.end();
+}
+
+/// Whether one call or two are under way, and however often a part is asked for again.
+#[test]
+fn what_is_read_by_two_calls_at_a_time_is_what_is_there() {
+    let mounted = Mounted::new("");
+    let client = mounted.client();
+    let length = |n: usize| if n.is_multiple_of(50) { (3 << 20) + n } else { n * 13 };
+    let content: Vec<u8> = (0..4 << 20).map(|n: u32| (n % 251) as u8).collect();
+    let names: Vec<String> = (0..200).map(|n| format!("d{}/f{n}", n % 9)).collect();
+    let is_there = |n: usize| n % 7 != 3;
+    let files: Vec<Write<'_>> = (0..names.len())
+        .filter(|n| is_there(*n))
+        .map(|n| Write::file(&names[n], &content[n..n + length(n)]))
+        .collect();
+    client.write_many(&files, WriteFlags::default()).into_iter().for_each(|result| result.unwrap());
+    let pieces: Vec<_> =
+        names.iter().map(|name| Piece { path: name.as_bytes(), offset: 1, length: u64::MAX }).collect();
+    // Two calls at a time from the sixth round on.
+    for round in 0..9 {
+        let mut given = vec![0; names.len()];
+        let mut each = |at: usize, data: espalier_client::Result<&[u8]>| {
+            given[at] += 1;
+            match data {
+                Ok(data) => {
+                    let whole = &content[at..at + length(at)];
+                    assert!(is_there(at) && data == &whole[whole.len().min(1)..], "{at} in round {round}");
+                }
+                Err(error) => assert!(!is_there(at) && error.errno() == libc::ENOENT, "{at}: {error}"),
+            }
+            true
+        };
+        client.read_many(&pieces, &mut each).unwrap();
+        assert_eq!(given, vec![1; names.len()], "round {round}");
+    }
+    // It may make calls meanwhile, and end the reading.
+    let mut count = 0;
+    let mut each = |at: usize, _: espalier_client::Result<&[u8]>| {
+        assert_eq!(client.stat(&names[at], Links::Stay).is_ok(), is_there(at));
+        count += 1;
+        count < 150
+    };
+    client.read_many(&pieces, &mut each).unwrap();
+    assert_eq!(count, 150);
+    assert_eq!(client.read(&names[1]).unwrap(), &content[1..14]);
+    drop(client);
     mounted.end();
 }

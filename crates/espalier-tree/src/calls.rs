@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::file::{File, OpenHow};
-use crate::walk::Walk;
-use espalier_client::{Changes, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+use crate::walk::{Diff, Walk};
+use espalier_client::{Changes, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags};
 use std::time::Duration;
 
 /// A change of attributes.
@@ -17,6 +17,19 @@ pub(crate) enum Attribute {
     Times(Time, Time, Links),
     /// The size in bytes.
     Size(u64),
+}
+
+/// Names and values of extended attributes.
+pub(crate) type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A change of everything below a directory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum BelowChange {
+    /// Owner and group; `None` stays.
+    Owner(Option<u32>, Option<u32>),
+    /// Modes: bits of directories that stay, and that are added; the same of files; and bits that
+    /// are added to files that are executable.
+    Modes([u32; 5]),
 }
 
 /// What [`Tree`](crate::Tree) passes on. Its documentation has the meanings; errors get their path
@@ -40,6 +53,11 @@ pub(crate) trait Calls: Send + Sync {
     fn clone_tree(&self, old: &[u8], new: &[u8]) -> Result<()>;
     fn rename(&self, old: &[u8], new: &[u8], how: Rename) -> Result<()>;
     fn set(&self, path: &[u8], attribute: Attribute) -> Result<()>;
+    fn set_below(&self, path: &[u8], change: BelowChange) -> Result<()>;
+    fn xattrs(&self, path: &[u8], links: Links) -> Result<Xattrs>;
+    fn set_xattr(&self, path: &[u8], xattr: (&[u8], &[u8]), how: SetXattr, links: Links) -> Result<()>;
+    fn remove_xattr(&self, path: &[u8], name: &[u8], links: Links) -> Result<()>;
+    fn diff(&self, old: &[u8], new: &[u8]) -> Result<Diff>;
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
     /// What was changed since `position`, or until `limit` has passed.
     fn changes(&self, path: &[u8], position: &[u8], limit: Duration) -> Result<Changes>;

@@ -1,8 +1,9 @@
 //! Open files: of a mount the kernel's, of an image the library's.
 
 use crate::error::{Error, Result};
+use espalier_bridge::stat_of;
 use espalier_client::Stat;
-use espalier_fs::{Attr, FileKind, Handle};
+use espalier_fs::Handle;
 use rustix::fs::{AtFlags, StatxFlags};
 use std::os::unix::fs::FileExt;
 
@@ -126,34 +127,6 @@ fn not_opened(error: espalier_fs::FsError) -> Error {
     match error.kind() {
         espalier_fs::FsErrorKind::AccessDenied => Error::new(libc::EBADF, error.to_string()),
         _ => error.into(),
-    }
-}
-
-/// Attributes of a file of an image.
-pub(crate) fn stat_of(attr: &Attr) -> Stat {
-    let kind = match attr.kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    };
-    Stat {
-        ino: attr.ino,
-        mode: kind | attr.mode & 0o7777,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: attr.rdev,
-        size: attr.size,
-        blocks: attr.blocks,
-        blksize: attr.blksize,
-        atime: attr.atime,
-        mtime: attr.mtime,
-        ctime: attr.ctime,
-        btime: attr.btime,
     }
 }
 

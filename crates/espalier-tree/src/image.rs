@@ -7,4 +7,4 @@ mod walk;
 pub(crate) use calls::ImageCalls;
 pub(crate) use opened::Opened;
 pub use opened::{ImageOptions, Owner, format_image};
-pub(crate) use walk::ImageWalk;
+pub(crate) use walk::ImageStream;

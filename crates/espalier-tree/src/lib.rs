@@ -41,8 +41,10 @@ mod tree;
 mod walk;
 
 pub use error::{Error, Result};
-pub use espalier_client::{Changes, Entry, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+pub use espalier_client::{
+    Change, Changes, Entry, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags,
+};
 pub use file::{File, OpenHow};
 pub use image::{ImageOptions, Owner, format_image};
-pub use tree::{Tree, Watch};
-pub use walk::Walk;
+pub use tree::{ModeBits, Tree, Watch};
+pub use walk::{Diff, Walk};

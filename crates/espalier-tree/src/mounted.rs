@@ -1,10 +1,10 @@
 //! Calls on the files of a mount, through its server.
 
-use crate::calls::{Attribute, Calls};
+use crate::calls::{Attribute, BelowChange, Calls, Xattrs};
 use crate::error::{Error, Result};
 use crate::file::{File, OpenHow};
-use crate::walk::Walk;
-use espalier_client::{Changes, Client, Links, Listing, Piece, Rename, Stat, Write, WriteFlags};
+use crate::walk::{Diff, Walk};
+use espalier_client::{Changes, Client, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -120,6 +120,31 @@ impl Calls for MountCalls {
             Attribute::Size(size) => client.truncate(path, size),
         };
         Ok(set?)
+    }
+
+    fn set_below(&self, path: &[u8], change: BelowChange) -> Result<()> {
+        let client = self.client()?;
+        let set = match change {
+            BelowChange::Owner(uid, gid) => client.own_tree(path, uid, gid),
+            BelowChange::Modes(bits) => client.mode_tree(path, bits),
+        };
+        Ok(set?)
+    }
+
+    fn xattrs(&self, path: &[u8], links: Links) -> Result<Xattrs> {
+        Ok(self.client()?.xattrs(path, links)?)
+    }
+
+    fn set_xattr(&self, path: &[u8], xattr: (&[u8], &[u8]), how: SetXattr, links: Links) -> Result<()> {
+        Ok(self.client()?.set_xattr(path, xattr, how, links)?)
+    }
+
+    fn remove_xattr(&self, path: &[u8], name: &[u8], links: Links) -> Result<()> {
+        Ok(self.client()?.remove_xattr(path, name, links)?)
+    }
+
+    fn diff(&self, old: &[u8], new: &[u8]) -> Result<Diff> {
+        Ok(Diff::of_mount(self.client()?.diff(old, new)?, new))
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {

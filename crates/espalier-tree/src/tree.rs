@@ -1,13 +1,15 @@
 //! A tree: the calls on what lies below a directory, with their paths in their errors.
 
-use crate::calls::{Attribute, Calls};
+use crate::calls::{Attribute, BelowChange, Calls};
 use crate::error::{Error, Result};
 use crate::file::{File, OpenHow};
 use crate::image::ImageOptions;
 use crate::located::{Located, Place};
 use crate::processes::Processes;
-use crate::walk::Walk;
-use espalier_client::{Changes, Entry, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+use crate::walk::{Diff, Walk};
+use espalier_client::{
+    Changes, Entry, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags,
+};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +24,32 @@ use std::time::Duration;
 /// ECONNRESET if the server went away ([`Error::is_uncertain`]), and with ENOTCONN if there is
 /// none.
 pub struct Tree(Processes);
+
+/// A change of the modes of everything below a directory, of the low 12 bits: each entry gets its
+/// mode without `clear`, and with `add`; directories, and files that have an execute bit, also get
+/// `execute`, as for the `X` of `chmod`. Symbolic links have no mode.
+///
+/// `{ clear: 0o022, add: 0o600, execute: 0o100 }` is `chmod -R u+rwX,go-w`; with `clear: 0o7777`
+/// modes are set: `{ add: 0o644, execute: 0o111, .. }` gives 0755 to directories and programs and
+/// 0644 to all else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModeBits {
+    /// Bits that go.
+    pub clear: u32,
+    /// Bits that all get.
+    pub add: u32,
+    /// Bits that directories and executable files get besides.
+    pub execute: u32,
+}
+
+impl ModeBits {
+    fn change(self) -> BelowChange {
+        const ALL: u32 = 0o7777;
+        let Self { clear, add, execute } = self;
+        let (keep, add, execute) = (!clear & ALL, add & ALL, execute & ALL);
+        BelowChange::Modes([keep, add | execute, keep, add, execute])
+    }
+}
 
 /// A watch of a directory; see [`Tree::watch`].
 pub struct Watch<'t> {
@@ -251,6 +279,83 @@ impl Tree {
     pub fn clone_tree(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
         let old = old.as_ref();
         self.on(old, |calls| calls.clone_tree(old, new.as_ref()))
+    }
+
+    /// Sets owner and group of what is at a path and of everything below, in one step; `None`
+    /// leaves as it is. Links are not followed.
+    ///
+    /// # Errors
+    /// EPERM unless the caller is root.
+    pub fn own_tree(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.set_below(path, BelowChange::Owner(uid, gid)))
+    }
+
+    /// Changes the modes of what is at a path and of everything below, in one step. Links are not
+    /// followed.
+    ///
+    /// # Errors
+    /// EPERM if the caller is not root, and something there is not its own.
+    pub fn mode_tree(&self, path: impl AsRef<[u8]>, bits: ModeBits) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.set_below(path, bits.change()))
+    }
+
+    /// What differs between two directories, of which the older one may lie in a snapshot
+    /// (`.snapshots/NAME`): paths below both in the order of keys, files with several names last.
+    /// The time grows with what differs, not with what there is.
+    ///
+    /// # Errors
+    /// ENOTDIR, EACCES; EPERM if the caller is not root, and not everything in both is its own. Of
+    /// a difference: as for [`Tree::walk`].
+    pub fn diff(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<Diff> {
+        let new = new.as_ref();
+        self.on(new, |calls| calls.diff(old.as_ref(), new))
+    }
+
+    /// The extended attributes of a file, access control lists among them: names and values.
+    ///
+    /// # Errors
+    /// Those of `listxattr` and `getxattr`.
+    pub fn xattrs(&self, path: impl AsRef<[u8]>, links: Links) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.xattrs(path, links))
+    }
+
+    /// The value of an extended attribute, or an access control list.
+    ///
+    /// # Errors
+    /// As for [`Tree::xattrs`]; ENODATA if there is none of this name.
+    pub fn xattr(&self, path: impl AsRef<[u8]>, name: &[u8], links: Links) -> Result<Vec<u8>> {
+        let path = path.as_ref();
+        let found = self.xattrs(path, links)?.into_iter().find(|(known, _)| known == name);
+        let missing = || Error::new(libc::ENODATA, "there is no such extended attribute").of(path);
+        found.map(|(_, value)| value).ok_or_else(missing)
+    }
+
+    /// Sets an extended attribute, or an access control list.
+    ///
+    /// # Errors
+    /// Those of `setxattr`; on a mount EOPNOTSUPP for attributes of which only the kernel knows the
+    /// rules (`security.` other than capabilities).
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+        links: Links,
+    ) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.set_xattr(path, (name, value), how, links))
+    }
+
+    /// Removes an extended attribute, or an access control list.
+    ///
+    /// # Errors
+    /// Those of `removexattr`.
+    pub fn remove_xattr(&self, path: impl AsRef<[u8]>, name: &[u8], links: Links) -> Result<()> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.remove_xattr(path, name, links))
     }
 
     /// Moves what is at `old` to `new`.

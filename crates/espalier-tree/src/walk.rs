@@ -1,28 +1,59 @@
-//! Everything below a directory, entry by entry.
+//! What comes element by element: everything below a directory, and what differs between two.
 
 use crate::error::{Error, Result};
-use crate::image::ImageWalk;
-use espalier_client::Entry;
+use crate::image::ImageStream;
+use espalier_client::{Change, Entry};
 
 /// What lies below a directory, of one instant, in the order of keys: the entries of a directory by
 /// name, then what lies below its subdirectories, one after the other. Dropping it ends the walk.
-pub struct Walk {
-    source: Source,
-    top: Vec<u8>,
+pub struct Walk(Stream<espalier_client::Walk, Entry>);
+
+/// What differs between two directories: how, and the path below both. Dropping it ends the
+/// comparison.
+pub struct Diff(Stream<espalier_client::Diff, (Change, Vec<u8>)>);
+
+/// A stream of a mount or of an image, and the path that its errors are about.
+struct Stream<M, T> {
+    source: Source<M, T>,
+    path: Vec<u8>,
 }
 
-enum Source {
-    Mounted(espalier_client::Walk),
-    Image(ImageWalk),
+enum Source<M, T> {
+    Mounted(M),
+    Image(ImageStream<T>),
+}
+
+impl<M, T> Stream<M, T>
+where
+    M: Iterator<Item = espalier_client::Result<T>>,
+    T: Send + 'static,
+{
+    fn next(&mut self) -> Option<Result<T>> {
+        let next = match &mut self.source {
+            Source::Mounted(stream) => stream.next().map(|element| element.map_err(Error::from)),
+            Source::Image(stream) => stream.next(),
+        };
+        next.map(|element| element.map_err(|error| error.of(&self.path)))
+    }
 }
 
 impl Walk {
     pub(crate) fn of_mount(walk: espalier_client::Walk, top: &[u8]) -> Self {
-        Self { source: Source::Mounted(walk), top: top.to_vec() }
+        Self(Stream { source: Source::Mounted(walk), path: top.to_vec() })
     }
 
-    pub(crate) fn of_image(walk: ImageWalk, top: &[u8]) -> Self {
-        Self { source: Source::Image(walk), top: top.to_vec() }
+    pub(crate) fn of_image(walk: ImageStream<Entry>, top: &[u8]) -> Self {
+        Self(Stream { source: Source::Image(walk), path: top.to_vec() })
+    }
+}
+
+impl Diff {
+    pub(crate) fn of_mount(diff: espalier_client::Diff, new: &[u8]) -> Self {
+        Self(Stream { source: Source::Mounted(diff), path: new.to_vec() })
+    }
+
+    pub(crate) fn of_image(diff: ImageStream<(Change, Vec<u8>)>, new: &[u8]) -> Self {
+        Self(Stream { source: Source::Image(diff), path: new.to_vec() })
     }
 }
 
@@ -30,10 +61,14 @@ impl Iterator for Walk {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = match &mut self.source {
-            Source::Mounted(walk) => walk.next().map(|entry| entry.map_err(Error::from)),
-            Source::Image(walk) => walk.next(),
-        };
-        next.map(|entry| entry.map_err(|error| error.of(&self.top)))
+        self.0.next()
+    }
+}
+
+impl Iterator for Diff {
+    type Item = Result<(Change, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next()
     }
 }

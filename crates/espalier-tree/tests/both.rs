@@ -6,7 +6,8 @@ mod common;
 
 use common::{Mounted, serve_if_asked};
 use espalier_tree::{
-    Error, ImageOptions, Links, Listing, OpenHow, Piece, Rename, Time, Tree, Write, WriteFlags, format_image,
+    Change, Error, ImageOptions, Links, Listing, ModeBits, OpenHow, Piece, Rename, SetXattr, Time, Tree,
+    Write, WriteFlags, format_image,
 };
 use std::fmt::Debug;
 use std::time::Duration;
@@ -51,6 +52,8 @@ fn mount_and_image_give_the_same_results() {
     let trees = [Tree::open(mounted.path(), &options).unwrap(), Tree::open(&image, &options).unwrap()];
     let mut both = Both { trees, calls: 0 };
     changes_of_names(&mut both);
+    whole_trees(&mut both);
+    extended_attributes(&mut both);
     many_files(&mut both);
     open_files(&mut both);
     feeds(&mut both);
@@ -110,6 +113,100 @@ fn changes_of_names(both: &mut Both) {
     assert_eq!(both.same(|tree| tree.stat(&long, Links::Follow).map(drop)), Err(libc::ENOENT));
     let long = "n".repeat(256);
     assert_eq!(both.same(|tree| tree.stat(&long, Links::Follow).map(drop)), Err(libc::ENAMETOOLONG));
+}
+
+/// Paths below a directory with what does not depend on when and where.
+fn walked(tree: &Tree, path: &str) -> Result<Vec<(String, u32, u32, u32)>, Error> {
+    let entries = tree.walk(path, &Listing::default())?;
+    entries
+        .map(|entry| {
+            let entry = entry?;
+            let name = String::from_utf8(entry.path).unwrap();
+            Ok((name, entry.stat.mode & 0o7777, entry.stat.uid, entry.stat.gid))
+        })
+        .collect()
+}
+
+fn whole_trees(both: &mut Both) {
+    both.same(|tree| tree.make_directory("w/d/e", 0o750, true)).unwrap();
+    for (name, mode) in [("w/file", 0o664), ("w/d/program", 0o4711), ("w/d/e/shut", 0)] {
+        both.same(|tree| tree.write(name, b"x")).unwrap();
+        both.same(|tree| tree.set_mode(name, mode)).unwrap();
+    }
+    both.same(|tree| tree.symlink("nowhere", "w/link")).unwrap();
+    both.same(|tree| tree.clone_tree("w", "before")).unwrap();
+    both.same(|tree| tree.own_tree("w", Some(7), None)).unwrap();
+    both.same(|tree| tree.own_tree("w/d", None, Some(9))).unwrap();
+    assert_eq!(both.same(|tree| tree.own_tree("none", None, Some(9))), Err(libc::ENOENT));
+    let bits = ModeBits { clear: 0o4022, add: 0o600, execute: 0o100 };
+    both.same(|tree| tree.mode_tree("w", bits)).unwrap();
+    let found = both.same(|tree| walked(tree, "w")).unwrap();
+    let of = |path: &str| {
+        found.iter().find(|entry| entry.0 == path).map(|(_, mode, uid, gid)| (*mode, *uid, *gid))
+    };
+    assert_eq!(of("file"), Some((0o644, 7, 0)));
+    assert_eq!(of("d"), Some((0o750, 7, 9)));
+    assert_eq!(of("d/program"), Some((0o711, 7, 9)));
+    assert_eq!(of("d/e/shut"), Some((0o600, 7, 9)));
+    assert_eq!(of("link").map(|(_, uid, gid)| (uid, gid)), Some((7, 0)));
+    both.same(|tree| tree.mode_tree("w", ModeBits { clear: 0o7777, add: 0o640, execute: 0o110 })).unwrap();
+    let modes = both.same(|tree| walked(tree, "w")).unwrap();
+    let modes: Vec<u32> = modes.iter().filter(|entry| entry.0 != "link").map(|entry| entry.1).collect();
+    assert_eq!(modes, [0o750, 0o640, 0o750, 0o750, 0o640]);
+    let diff = |tree: &Tree, old: &str, new: &str| tree.diff(old, new)?.collect::<Result<Vec<_>, _>>();
+    assert_eq!(both.same(|tree| diff(tree, "before", "before")), Ok(Vec::new()));
+    both.same(|tree| tree.clone_tree("w", "after")).unwrap();
+    both.same(|tree| tree.write("after/d/new", b"1")).unwrap();
+    both.same(|tree| tree.unlink("after/file")).unwrap();
+    both.same(|tree| tree.write("after/d/program", b"other")).unwrap();
+    let found = both.same(|tree| diff(tree, "w", "after")).unwrap();
+    let of = |path: &[u8]| found.iter().find(|(_, found)| found == path).map(|(change, _)| *change);
+    assert_eq!(of(b"file"), Some(Change::Removed));
+    assert_eq!(of(b"d/new"), Some(Change::Added));
+    assert_eq!(of(b"d/program"), Some(Change::Changed));
+    assert_eq!(of(b"d/e/shut"), None);
+    assert_eq!(both.same(|tree| diff(tree, "w", "after/d/new").map(drop)), Err(libc::ENOTDIR));
+    assert_eq!(both.same(|tree| diff(tree, "none", "w").map(drop)), Err(libc::ENOENT));
+    // Left in the middle.
+    for tree in &both.trees {
+        let names: Vec<String> = (0..3000).map(|n| format!("after/many/f{n:04}")).collect();
+        let files: Vec<Write<'_>> = names.iter().map(|name| Write::file(name, "")).collect();
+        tree.write_many(&files, WriteFlags::default()).into_iter().for_each(|result| result.unwrap());
+        let mut left = tree.diff("w", "after").unwrap();
+        assert!(left.next().unwrap().is_ok());
+        drop(left);
+        assert_eq!(tree.diff("w", "after").unwrap().map(Result::unwrap).count(), found.len() + 3001);
+    }
+    for name in ["w", "before", "after"] {
+        both.same(|tree| tree.remove_tree(name)).unwrap();
+    }
+}
+
+fn extended_attributes(both: &mut Both) {
+    both.same(|tree| tree.write("x", b"1")).unwrap();
+    both.same(|tree| tree.symlink("x", "to-x")).unwrap();
+    let set = |name: &'static str, value: &'static [u8], how: SetXattr| {
+        move |tree: &Tree| tree.set_xattr("to-x", (name.as_bytes(), value), how, Links::Follow)
+    };
+    both.same(set("user.one", b"1", SetXattr::Set)).unwrap();
+    both.same(set("user.two", b"", SetXattr::Create)).unwrap();
+    assert_eq!(both.same(set("user.two", b"2", SetXattr::Create)), Err(libc::EEXIST));
+    assert_eq!(both.same(set("user.three", b"3", SetXattr::Replace)), Err(libc::ENODATA));
+    both.same(set("user.one", &[7; 3000], SetXattr::Replace)).unwrap();
+    both.same(set("trusted.t", b"t", SetXattr::Set)).unwrap();
+    assert!(both.same(set("wrong", b"", SetXattr::Set)).is_err());
+    let all = both.same(|tree| tree.xattrs("x", Links::Stay)).unwrap();
+    assert_eq!(
+        all.iter().map(|(name, value)| (&name[..], value.len())).collect::<Vec<_>>(),
+        [(&b"trusted.t"[..], 1), (b"user.one", 3000), (b"user.two", 0)]
+    );
+    assert_eq!(both.same(|tree| tree.xattr("x", b"user.one", Links::Follow)), Ok(vec![7; 3000]));
+    assert_eq!(both.same(|tree| tree.xattr("x", b"user.no", Links::Follow)), Err(libc::ENODATA));
+    assert_eq!(both.same(|tree| tree.xattrs("to-x", Links::Stay)), Ok(Vec::new()));
+    assert_eq!(both.same(|tree| tree.xattrs("none", Links::Stay)), Err(libc::ENOENT));
+    both.same(|tree| tree.remove_xattr("x", b"user.two", Links::Follow)).unwrap();
+    assert_eq!(both.same(|tree| tree.remove_xattr("x", b"user.two", Links::Follow)), Err(libc::ENODATA));
+    assert_eq!(both.same(|tree| tree.xattrs("x", Links::Stay)).map(|all| all.len()), Ok(2));
 }
 
 fn many_files(both: &mut Both) {

@@ -4,7 +4,7 @@ use crate::args::{FileType, Find, Ls};
 use crate::files::located::{Located, with_tree};
 use crate::files::tree::{Access, Files, join, show};
 use crate::problem::{Exit, Shown};
-use crate::ui::{self, complain, say};
+use crate::ui::{self, Gathering, complain, say};
 use crate::units;
 use anyhow::{Result, bail};
 use espalier_fs::{Attr, FileKind, Filter};
@@ -15,6 +15,7 @@ const NANOSECONDS: i64 = 1_000_000_000;
 
 /// Runs `espalier ls`.
 pub(crate) fn ls(args: &Ls) -> Result<Exit> {
+    let _gathering = Gathering::begin();
     let mut exit = Exit::Success;
     let is_titled = args.paths.len() > 1 || args.recursive;
     for (at, path) in args.paths.iter().enumerate() {
@@ -129,6 +130,7 @@ impl Listing<'_> {
 /// Runs `espalier find`.
 pub(crate) fn find(args: &Find) -> Result<Exit> {
     let filter = filter(args)?;
+    let _gathering = Gathering::begin();
     let mut exit = Exit::Success;
     for path in &args.paths {
         let place = Located::new(path);
@@ -153,9 +155,7 @@ fn find_below(args: &Find, filter: &Filter, place: &Located, files: &dyn Files) 
         if args.json {
             say!("{}", as_json(&shown, attr, None));
         } else if args.null {
-            let bytes = [shown_bytes(place, path), vec![0]].concat();
-            // What cannot be printed is told in the end.
-            let _ = ui::print_bytes(&bytes);
+            ui::print_part(&[&shown_bytes(place, path)[..], &[0]].concat());
         } else {
             say!("{}", String::from_utf8_lossy(&shown_bytes(place, path)));
         }

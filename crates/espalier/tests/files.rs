@@ -114,6 +114,53 @@ fn ls_lists_what_ls_lists() {
     call(&["ls"], &[&place.dir.join("missing")]).refused(2, &["No such file"]);
 }
 
+/// What a command prints, and with how many calls it was written: each is a packet of a socket.
+fn written(words: &[&str], path: &Path) -> (Vec<u8>, usize) {
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (ours, theirs) = socketpair(kind.0, kind.1, kind.2, None).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    let mut child = command.args(words).arg(path).stdout(theirs).spawn().unwrap();
+    drop(command);
+    let (mut all, mut packets, mut packet) = (Vec::new(), 0, vec![0; 1 << 20]);
+    loop {
+        let (length, _) = recv(&ours, &mut packet[..], RecvFlags::empty()).unwrap();
+        if length == 0 {
+            break;
+        }
+        all.extend_from_slice(&packet[..length]);
+        packets += 1;
+    }
+    assert!(child.wait().unwrap().success());
+    (all, packets)
+}
+
+#[test]
+fn long_lists_are_written_in_large_pieces() {
+    let place = Place::mounted("256M");
+    let tree = place.dir.join("tree");
+    for n in 0..3000 {
+        let directory = tree.join(format!("d{}", n / 1000));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(format!("file-with-a-name-{n}")), b"").unwrap();
+    }
+    for words in [&["find"][..], &["find", "-0"], &["find", "--json"], &["ls", "-R"], &["ls", "-lR"]] {
+        let (all, packets) = written(words, &tree);
+        assert_eq!(all, call(words, &[&tree]).ok().as_bytes(), "{words:?}");
+        let most = all.len() / (32 << 10) + 1;
+        assert!((1..=most).contains(&packets), "{words:?}: {packets} calls for {} bytes", all.len());
+    }
+    // A reader that goes away ends it.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_espalier"))
+        .args(["find".as_ref(), tree.as_os_str()])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    place.umount().ok();
+}
+
 #[test]
 fn cat_prints_files() {
     let place = Place::mounted("256M");

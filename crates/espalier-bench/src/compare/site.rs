@@ -51,6 +51,7 @@ impl Site {
             before: None,
             bound: None,
             cache: plan.amount.cache_bytes,
+            entries: 0,
         };
         let contender = Contender::new(name, &setup, undo)?;
         Ok(Self { name: name.into(), root: contender.dir.clone(), made: Some(contender), is_mounted: false })

@@ -37,11 +37,13 @@ pub(super) fn list(work: &Work, top: &Path, clients: usize) -> Result<()> {
     by_clients(clients, |_| {
         let client = Client::connect(top)?;
         while let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let mut entries = 0;
-            for entry in client.walk(share.as_bytes(), &Listing::default())? {
-                ensure!(!entry?.path.is_empty(), "an entry without a name");
+            let (mut entries, mut has_names) = (0, true);
+            client.walk(share.as_bytes(), &Listing::default())?.visit(|entry| {
+                has_names &= !entry.path.is_empty();
                 entries += 1;
-            }
+                true
+            })?;
+            ensure!(has_names, "an entry without a name");
             found.fetch_add(entries, Ordering::Relaxed);
         }
         Ok(())

@@ -68,16 +68,29 @@ impl Stat {
 
     /// Appends the attributes.
     pub fn encode(&self, out: &mut Writer) {
-        out.u64(self.ino);
+        out.0.extend_from_slice(&self.bytes());
+    }
+
+    /// The attributes as a message has them: a walk has many, so they are put together in one
+    /// place of known size, and appended at once.
+    fn bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&self.ino.to_le_bytes());
         for value in [self.mode, self.nlink, self.uid, self.gid, self.blksize] {
-            out.u32(value);
+            put(&value.to_le_bytes());
         }
         for value in [self.rdev, self.size, self.blocks] {
-            out.u64(value);
+            put(&value.to_le_bytes());
         }
         for value in [self.atime, self.mtime, self.ctime, self.btime] {
-            out.i64(value);
+            put(&value.to_le_bytes());
         }
+        bytes
     }
 
     /// Takes attributes.
@@ -85,12 +98,24 @@ impl Stat {
     /// # Errors
     /// [`Malformed`].
     pub fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let ino = from.u64()?;
-        let (mode, nlink, uid, gid, blksize) =
-            (from.u32()?, from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-        let (rdev, size, blocks) = (from.u64()?, from.u64()?, from.u64()?);
-        let (atime, mtime, ctime, btime) = (from.i64()?, from.i64()?, from.i64()?, from.i64()?);
-        Ok(Self { ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime, mtime, ctime, btime })
+        let bytes = from.array::<{ Self::BYTES }>()?;
+        let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        Ok(Self {
+            ino: long(0),
+            mode: short(8),
+            nlink: short(12),
+            uid: short(16),
+            gid: short(20),
+            blksize: short(24),
+            rdev: long(28),
+            size: long(36),
+            blocks: long(44),
+            atime: long(52).cast_signed(),
+            mtime: long(60).cast_signed(),
+            ctime: long(68).cast_signed(),
+            btime: long(76).cast_signed(),
+        })
     }
 
     /// True for a directory.
@@ -116,8 +141,12 @@ pub struct WalkItem<'a> {
 }
 
 impl<'a> WalkItem<'a> {
+    /// Bytes beside the path.
+    const HEAD_BYTES: usize = 1 + Stat::BYTES + 4;
+
     /// Appends the entry.
     pub fn encode(&self, out: &mut Writer) {
+        out.0.reserve(Self::HEAD_BYTES + self.path.len());
         out.u8(u8::from(self.is_closed));
         self.stat.encode(out);
         out.bytes(self.path);

@@ -138,6 +138,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Bytes that are left.
+    pub fn left(&self) -> usize {
+        self.0.len()
+    }
+
     /// True if nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -11,7 +11,7 @@ use crate::message::compose::{Patch, patched};
 use crate::model::ids::Msn;
 use crate::model::op::{MergeFunctions, Op, RangeOp, Update};
 use crate::model::value::{VALUE_PAGE, Value, ValueRef};
-use crate::model::value_reader::{ValueReader, Wanted, gather, load};
+use crate::model::value_reader::{Retention, ValueReader, Wanted, gather, load};
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -26,8 +26,17 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     /// Does it.
-    pub(crate) fn finish(&self, reader: &dyn ValueReader, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn finish(
+        &self,
+        reader: &dyn ValueReader,
+        retention: Retention,
+        out: &mut [u8],
+    ) -> Result<()> {
         reader.read_values(&self.wanted, out)?;
+        if retention == Retention::Keep {
+            // As they are stored: what lies over them may be other things for the next reader.
+            reader.keep(&self.wanted, out);
+        }
         for (range, bytes) in self.overlays.iter().rev() {
             out[range.clone()].copy_from_slice(bytes);
         }

@@ -58,6 +58,14 @@ impl Value {
         self.len() == 0
     }
 
+    /// The bytes of a small value, which are in memory.
+    pub fn small(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Repr::Small(bytes) => Some(bytes),
+            Repr::Large(_) | Repr::Composed(_) => None,
+        }
+    }
+
     /// The bytes, if they are in memory; otherwise only the store can read them.
     pub fn in_memory(&self) -> Option<Bytes> {
         match &self.0 {

@@ -15,12 +15,28 @@ pub(crate) trait ValueReader {
         wanted.iter().try_for_each(|w| self.read_value(&w.place, w.offset, &mut out[w.out.clone()]))
     }
 
+    /// Fills those ranges of `out` whose values are in memory, and takes them out of `wanted`.
+    fn take_kept(&self, _wanted: &mut Vec<Wanted>, _out: &mut [u8]) {}
+
+    /// Keeps in memory those of `wanted` that are whole values and have come to their ranges of
+    /// `out`, as long as there is room.
+    fn keep(&self, _wanted: &[Wanted], _out: &[u8]) {}
+
     /// All bytes of the value, which may stay in memory for the next caller.
     fn read_whole(&self, at: &ValueRef) -> Result<Bytes> {
         let mut bytes = vec![0; at.len as usize];
         self.read_value(at, 0, &mut bytes)?;
         Ok(bytes.into())
     }
+}
+
+/// What becomes of large values that are read whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retention {
+    /// The reader has a cache of its own.
+    Pass,
+    /// They stay in memory, as long as there is room: they may be read again.
+    Keep,
 }
 
 /// Bytes of a stored value that have still to be read, and where in a buffer they go.

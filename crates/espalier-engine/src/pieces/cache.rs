@@ -12,6 +12,7 @@ use quick_cache::sync::Cache as QuickCache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,6 +67,8 @@ const SHARD_BYTES: u64 = 8 << 20;
 /// Decoded pieces and values.
 pub(super) struct Cache {
     entries: QuickCache<CacheKey, Cached, ByBytes, DefaultHashBuilder, DropUnlocked>,
+    /// A value was kept: before, no read need look for one.
+    has_values: AtomicBool,
 }
 
 impl Cache {
@@ -87,7 +90,7 @@ impl Cache {
                 QuickCache::with(entries, capacity, ByBytes, DefaultHashBuilder::default(), DropUnlocked)
             }
         };
-        Self { entries }
+        Self { entries, has_values: AtomicBool::new(false) }
     }
 
     pub(super) fn set_capacity(&self, capacity: u64) {
@@ -101,6 +104,39 @@ impl Cache {
     /// What is kept under `key`, or what `load` gives; of many callers one loads, the others wait.
     pub(super) fn get_or_load(&self, key: CacheKey, load: impl FnOnce() -> Result<Cached>) -> Result<Cached> {
         self.entries.get_or_insert_with(&key, load)
+    }
+
+    /// The value that begins there, if it is kept.
+    pub(super) fn value(&self, id: PieceId, offset: u32) -> Option<Bytes> {
+        // A value that is not kept is no miss: most readers do not expect it to be.
+        if !self.has_value(id, offset) {
+            return None;
+        }
+        match self.entries.get(&CacheKey::Value(id, offset)) {
+            Some(Cached::Value(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// True if the value that begins there is kept.
+    pub(super) fn has_value(&self, id: PieceId, offset: u32) -> bool {
+        self.has_values.load(Ordering::Relaxed) && self.entries.contains_key(&CacheKey::Value(id, offset))
+    }
+
+    /// Keeps the value that begins there.
+    pub(super) fn keep_value(&self, id: PieceId, offset: u32, bytes: Bytes) {
+        self.has_values.store(true, Ordering::Relaxed);
+        self.entries.insert(CacheKey::Value(id, offset), Cached::Value(bytes));
+    }
+
+    /// As [`Self::get_or_load`] of a value.
+    pub(super) fn value_or_load(
+        &self,
+        (id, offset): (PieceId, u32),
+        load: impl FnOnce() -> Result<Bytes>,
+    ) -> Result<Cached> {
+        self.has_values.store(true, Ordering::Relaxed);
+        self.get_or_load(CacheKey::Value(id, offset), || load().map(Cached::Value))
     }
 
     pub(super) fn insert(&self, id: PieceId, entry: Cached) {

@@ -1,6 +1,6 @@
 //! Reading and verifying.
 
-use super::cache::{CacheKey, Cached};
+use super::cache::Cached;
 use super::prefetch_queue::Served;
 use super::values::{PageSpan, Verified, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
@@ -125,12 +125,16 @@ impl Pieces {
         if place.len as usize >= LEAST_DIRECT_BYTES {
             return read();
         }
-        let key = CacheKey::Value(place.part.id(), place.offset);
-        match self.cache.get_or_load(key, || read().map(Cached::Value))? {
+        match self.cache.value_or_load((place.part.id(), place.offset), read)? {
             Cached::Value(bytes) if bytes.len() == place.len as usize => Ok(bytes),
             // A reference to a part of a value that is kept, or to more than that.
             _ => read(),
         }
+    }
+
+    /// True if all of a stored value is in memory.
+    pub(crate) fn is_kept(&self, place: &ValueRef) -> bool {
+        self.cache.has_value(place.part.id(), place.offset)
     }
 
     /// Fills `out` with the bytes of a stored value from `offset` on. Reads and verifies the pages
@@ -455,6 +459,26 @@ impl ValueReader for Pieces {
 
     fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
         self.read_values(wanted, out)
+    }
+
+    fn take_kept(&self, wanted: &mut Vec<Wanted>, out: &mut [u8]) {
+        wanted.retain(|Wanted { place, offset, out: range }| {
+            let kept = self.cache.value(place.part.id(), place.offset);
+            // A reference to a part of a value that is kept, or to more than that, is read.
+            let Some(kept) = kept.filter(|kept| kept.len() == place.len as usize) else { return true };
+            let Some(bytes) = kept.get(*offset..*offset + range.len()) else { return true };
+            out[range.clone()].copy_from_slice(bytes);
+            false
+        });
+    }
+
+    fn keep(&self, wanted: &[Wanted], out: &[u8]) {
+        for Wanted { place, out: range, .. } in wanted {
+            if range.len() == place.len as usize && range.len() < LEAST_DIRECT_BYTES {
+                let bytes = Bytes::copy_from_slice(&out[range.clone()]);
+                self.cache.keep_value(place.part.id(), place.offset, bytes);
+            }
+        }
     }
 
     fn read_whole(&self, at: &ValueRef) -> Result<Bytes> {

@@ -11,7 +11,7 @@ use crate::index::table::IndexTable;
 use crate::model::ids::IndexId;
 use crate::model::op::MergeFunctions;
 use crate::model::value_reader::ValueReader;
-use crate::tree::Trees;
+use crate::tree::{Trees, expect};
 use std::sync::Arc;
 
 /// See the [module](self).
@@ -29,6 +29,20 @@ impl ReadContext {
     /// As for [`VolumeCatalog::version`].
     pub(crate) fn version(&self, id: IndexId) -> Result<Arc<Version>> {
         self.catalog.version(id)
+    }
+
+    /// These keys of an index will be looked up: a device far away is told of all that is to be
+    /// read for that. A hint; a reader meets errors again.
+    pub(crate) fn expect_keys(&self, id: IndexId, keys: &[&[u8]]) {
+        if keys.len() < 2 || self.trees.pieces.wanted_ahead() == 0 {
+            return;
+        }
+        // Behind a pending clone keys lead elsewhere.
+        if let Ok(version) = self.version(id)
+            && !version.has_pending_clone()
+        {
+            let _ = expect(&self.trees, &version.root, keys);
+        }
     }
 
     /// What updates do to values.

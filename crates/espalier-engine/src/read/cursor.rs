@@ -59,6 +59,8 @@ pub struct Cursor {
     walk: Option<Walk>,
     /// How far it is expected to go up, by how far it went.
     reach: Reach,
+    /// Memory for the key that comes next.
+    next_key: Vec<u8>,
 }
 
 /// Merged sources for the interval of one leaf, standing at the cursor's gap.
@@ -71,7 +73,8 @@ struct Walk {
 impl Cursor {
     pub(crate) fn new(index: SnapshotIndex, range: KeyRange) -> Self {
         let gap = Gap::Before(range.start.clone());
-        Self { index, range, ahead: ValuesAhead::default(), gap, walk: None, reach: Reach::Unknown }
+        let (ahead, next_key) = (ValuesAhead::default(), Vec::new());
+        Self { index, range, ahead, gap, walk: None, reach: Reach::Unknown, next_key }
     }
 
     /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last
@@ -106,16 +109,35 @@ impl Cursor {
         if let Some((key, value)) = self.ahead.take() {
             return Ok(Some(Entry { key, value }));
         }
-        let found = self.step()?.map(|(key, value)| Entry { key, value });
+        let found = self.step()?.map(|value| Entry { key: self.key().into(), value });
         found.iter().for_each(|entry| self.ahead.note_yield(&entry.value));
         Ok(found)
     }
 
-    /// Goes on to the next entry behind the gap.
-    fn step(&mut self) -> Result<Option<(Key, Value)>> {
-        let resolve =
-            |found: KeyMessages, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
-        self.advance(true, resolve)
+    /// As [`Cursor::next`], but gives the value only; [`Cursor::key`] has its key. A walk that goes
+    /// this way allocates nothing for an entry, and has no values read ahead.
+    ///
+    /// # Errors
+    /// As for [`Cursor::next`].
+    pub fn next_value(&mut self) -> Result<Option<Value>> {
+        self.walk_from_caller();
+        self.step()
+    }
+
+    /// The key of the entry that [`Cursor::next_value`] gave last; of no use after another step.
+    pub fn key(&self) -> &[u8] {
+        match &self.gap {
+            Gap::After(key) => key,
+            Gap::Before(_) | Gap::End => &[],
+        }
+    }
+
+    /// Goes on to the next entry behind the gap, whose key [`Self::key`] has then.
+    fn step(&mut self) -> Result<Option<Value>> {
+        self.advance(true, |merged, key, index| match merged.inserted(key) {
+            Some(value) => Ok(Some(value.clone())),
+            None => messages_at(merged, key).value(index.merge_functions(), index.reader()),
+        })
     }
 
     /// Walks a window ahead, if the caller reads what it gets and little is left of the last one.
@@ -124,7 +146,10 @@ impl Cursor {
         let Some(window) = self.ahead.window(self.index.pieces()) else { return Ok(()) };
         while !self.ahead.is_full(window) {
             match self.step() {
-                Ok(Some((key, value))) => self.ahead.push(self.index.pieces(), key, value),
+                Ok(Some(value)) => {
+                    let key = self.key().into();
+                    self.ahead.push(self.index.pieces(), key, value);
+                }
                 Err(error) if self.ahead.is_empty() => return Err(error),
                 Ok(None) | Err(_) => {
                     self.ahead.stop();
@@ -138,6 +163,9 @@ impl Cursor {
 
     /// Has the walk stand where the caller is.
     fn walk_from_caller(&mut self) {
+        if self.ahead.is_empty() {
+            return;
+        }
         if let Some(key) = self.ahead.forget() {
             self.gap = Gap::Before(key);
             self.walk = None;
@@ -154,14 +182,14 @@ impl Cursor {
             return Ok(Within::Entry(Entry { key, value }));
         }
         let passed = Cell::new(0);
-        let resolve = |found: KeyMessages, index: &SnapshotIndex| {
-            let value = found.value(index.merge_functions(), index.reader())?;
+        let resolve = |merged: &Merged, key: &[u8], index: &SnapshotIndex| {
+            let value = messages_at(merged, key).value(index.merge_functions(), index.reader())?;
             passed.set(passed.get() + usize::from(value.is_none()));
             Ok((value.is_some() || passed.get() > most).then_some(value))
         };
         Ok(match self.advance(false, resolve)? {
-            Some((key, Some(value))) => Within::Entry(Entry { key, value }),
-            Some((_, None)) => Within::GaveUp,
+            Some(Some(value)) => Within::Entry(Entry { key: self.key().into(), value }),
+            Some(None) => Within::GaveUp,
             None => Within::End,
         })
     }
@@ -170,16 +198,17 @@ impl Cursor {
     /// give keys that have none.
     pub(crate) fn next_with<T>(&mut self, look: impl Fn(KeyMessages) -> T) -> Result<Option<(Key, T)>> {
         self.walk_from_caller();
-        self.advance(false, |found, _| Ok(Some(look(found))))
+        let found = self.advance(false, |merged, key, _| Ok(Some(look(messages_at(merged, key)))))?;
+        Ok(found.map(|found| (self.key().into(), found)))
     }
 
-    /// Goes on to the next key of whose messages `resolve` makes something. If it `skips`, keys
-    /// that a range message deletes are not all looked at.
+    /// Goes on to the next key of whose messages `resolve` makes something; [`Self::key`] has it
+    /// then. If it `skips`, keys that a range message deletes are not all looked at.
     fn advance<T>(
         &mut self,
         skips: bool,
-        resolve: impl Fn(KeyMessages, &SnapshotIndex) -> Result<Option<T>>,
-    ) -> Result<Option<(Key, T)>> {
+        resolve: impl Fn(&Merged, &[u8], &SnapshotIndex) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
         let mut passed = 0u32;
         loop {
             if self.range.is_empty() || self.gap == Gap::End {
@@ -195,29 +224,26 @@ impl Cursor {
                     }
                 },
             };
-            let found = walk.merged.smallest().filter(|key| before_end_of(key, &walk.interval));
-            let Some(key) = found else {
+            let is_found = walk.merged.smallest_into(&mut self.next_key);
+            if !is_found || !before_end_of(&self.next_key, &walk.interval) {
                 self.gap = walk.interval.end.clone().map_or(Gap::End, Gap::Before);
                 self.reach = self.reach.next();
                 continue;
-            };
-            let value = resolve(messages_at(&walk.merged, &key), &self.index)?;
-            walk.merged.next_behind(&key)?;
+            }
+            let key = &self.next_key;
+            let value = resolve(&walk.merged, key, &self.index)?;
+            walk.merged.next_behind(key)?;
             passed += u32::from(value.is_none());
             if skips && value.is_none() && passed.is_multiple_of(PASSED_BEFORE_SKIP) {
-                walk.merged.skip_deleted(&key, &walk.interval)?;
+                walk.merged.skip_deleted(key, &walk.interval)?;
             }
             self.walk = Some(walk);
             match &mut self.gap {
-                // A long walk goes this way: without a new piece of memory for each key.
-                Gap::After(at) => {
-                    at.clear();
-                    at.extend_from_slice(&key);
-                }
-                gap => *gap = Gap::After(key.to_vec()),
+                Gap::After(at) => std::mem::swap(at, &mut self.next_key),
+                gap => *gap = Gap::After(std::mem::take(&mut self.next_key)),
             }
-            if let Some(value) = value {
-                return Ok(Some((key, value)));
+            if value.is_some() {
+                return Ok(value);
             }
         }
     }

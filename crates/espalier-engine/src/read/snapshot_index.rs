@@ -12,7 +12,7 @@ use crate::model::ids::{IndexId, Msn};
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::op::MergeFunctions;
 use crate::model::value::Value;
-use crate::model::value_reader::{ValueReader, load_and_keep};
+use crate::model::value_reader::{Retention, ValueReader, load_and_keep};
 use crate::model::view::View;
 use crate::pieces::Pieces;
 use crate::read::context::ReadContext;
@@ -107,7 +107,7 @@ impl SnapshotIndex {
 
     pub(crate) fn get_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<Vec<Option<usize>>> {
         let found = self.find_slices(slices, None, out)?;
-        found.left.finish(self.reader(), out)?;
+        found.left.finish(self.reader(), Retention::Pass, out)?;
         Ok(found.lengths)
     }
 

@@ -30,6 +30,7 @@ mod window;
 
 use crate::Result;
 use crate::model::ids::IndexId;
+use crate::model::value_reader::Retention;
 use crate::read::context::ReadContext;
 use crate::read::snapshot_index::{Slice, SnapshotIndex};
 use crate::signal::WorkSignal;
@@ -56,7 +57,7 @@ impl Readahead {
     }
 
     /// Fills `out` from one value after the other, as [`Store::get_slices`], of the `newest` state
-    /// of an index.
+    /// of an index. What is kept in memory is taken from there, and is no reason to read ahead.
     ///
     /// # Errors
     /// As for [`Store::get_slices`].
@@ -67,6 +68,7 @@ impl Readahead {
         index: IndexId,
         newest: &SnapshotIndex,
         slices: &[Slice<'_>],
+        retention: Retention,
         out: &mut [u8],
     ) -> Result<Vec<Option<usize>>> {
         let pieces = &self.context.trees.pieces;
@@ -75,7 +77,8 @@ impl Readahead {
             self.signal.wake_readahead();
         }
         let was_expected = expected.is_some();
-        let found = newest.find_slices(slices, expected.map(ExpectedRead::into_keys), out)?;
+        let mut found = newest.find_slices(slices, expected.map(ExpectedRead::into_keys), out)?;
+        newest.reader().take_kept(&mut found.left.wanted, out);
         let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();
         if let (Some(last), Some(positions)) = (slices.last(), found.positions)
             && !was_expected
@@ -84,7 +87,7 @@ impl Readahead {
         {
             self.signal.wake_readahead();
         }
-        found.left.finish(newest.reader(), out)?;
+        found.left.finish(newest.reader(), retention, out)?;
         Ok(found.lengths)
     }
 

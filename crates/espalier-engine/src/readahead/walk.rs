@@ -146,7 +146,8 @@ impl LargeValueRun {
         key: &[u8],
         place: &ValueRef,
     ) -> Option<Range<u64>> {
-        let range = pieces.range_of(place)?;
+        // What is in memory already is not read.
+        let range = pieces.range_of(place).filter(|_| !pieces.is_kept(place))?;
         let length = if is_next_key(before, key) { self.length + 1 } else { 1 };
         self.length = if range.end - range.start >= LARGE_FILE_VALUE_BYTES { length } else { 0 };
         let is_left_out = self.length > MAX_PREFETCHED_RUN_VALUES && pieces.wanted_ahead() == 0;

@@ -22,6 +22,7 @@ use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Lsn};
 use crate::model::key::KeyRange;
 use crate::model::options::{FormatOptions, OpenOptions};
+use crate::model::value_reader::Retention;
 use crate::read::cursor::Cursor;
 use crate::read::snapshot::Snapshot;
 use crate::read::snapshot_index::{Slice, SnapshotIndex};
@@ -192,12 +193,49 @@ impl Store {
         slices: &[Slice<'_>],
         out: &mut [u8],
     ) -> Result<Vec<Option<usize>>> {
+        self.read_slices(index, slices, Retention::Pass, out)
+    }
+
+    /// As [`Store::get_slices`], for a reader without a cache of its own that may read the same
+    /// values again: those that are read whole stay in memory, as long as there is room, unless
+    /// they are long.
+    ///
+    /// # Errors
+    /// As for [`Store::get_slices`].
+    pub fn get_slices_kept(
+        &self,
+        index: IndexId,
+        slices: &[Slice<'_>],
+        out: &mut [u8],
+    ) -> Result<Vec<Option<usize>>> {
+        self.read_slices(index, slices, Retention::Keep, out)
+    }
+
+    fn read_slices(
+        &self,
+        index: IndexId,
+        slices: &[Slice<'_>],
+        retention: Retention,
+        out: &mut [u8],
+    ) -> Result<Vec<Option<usize>>> {
         let row = || {
             let keys = || slices.iter().map(|slice| slice.key);
             KeyRange::through(keys().min().unwrap_or_default(), keys().max().unwrap_or_default())
         };
         let newest = self.newest(index, row)?;
-        self.components.readahead.read_slices(index, &newest, slices, out)
+        self.components.readahead.read_slices(index, &newest, slices, retention, out)
+    }
+
+    /// These keys will be looked up soon, one after the other. A device where each read takes long
+    /// is told of all of them now, so that they are read side by side. A hint, which nothing waits
+    /// for but what says where the keys lie.
+    pub fn expect_keys(&self, index: IndexId, keys: &[&[u8]]) {
+        self.components.read.expect_keys(index, keys);
+    }
+
+    /// True if [`Store::expect_keys`] changes anything on this device.
+    pub fn wants_expected_keys(&self) -> bool {
+        self.components.trees.pieces.wanted_ahead() > 0
     }
 
     /// True if `key` has a value.

@@ -11,6 +11,7 @@
 //! shared, trimmed or translated becomes simple by being changed, at the cost of its header.
 
 mod codec;
+mod expect;
 mod inspect;
 mod interior;
 mod load;
@@ -29,6 +30,7 @@ mod trees;
 mod unflushable;
 mod write;
 
+pub(crate) use expect::expect;
 pub(crate) use inspect::footprint::Footprint;
 pub(crate) use inspect::held::AskedRanges;
 pub use inspect::held::HeldTally;

@@ -254,6 +254,14 @@ impl Merged {
         self.sources.iter().filter_map(|s| s.key()).min().map(Into::into)
     }
 
+    /// Makes `key` the smallest key that some source stands on; false if none stands on any.
+    pub(crate) fn smallest_into(&self, key: &mut Vec<u8>) -> bool {
+        let Some(smallest) = self.sources.iter().filter_map(|s| s.key()).min() else { return false };
+        key.clear();
+        key.extend_from_slice(smallest);
+        true
+    }
+
     /// The largest key that some source stands on.
     pub(crate) fn largest(&self) -> Option<Key> {
         self.sources.iter().filter_map(|s| s.key()).max().map(Into::into)
@@ -269,6 +277,23 @@ impl Merged {
                 return;
             }
         }
+    }
+
+    /// The value of `key`, if the newest message for it inserts one, and no range message can be
+    /// newer: as for nearly all keys of a walk.
+    pub(crate) fn inserted(&self, key: &[u8]) -> Option<&Value> {
+        for source in &self.sources {
+            if source.has_ranges() {
+                return None;
+            }
+            if source.key() == Some(key) {
+                return match source.messages().first() {
+                    Some((_, Op::Insert(value))) => Some(value),
+                    _ => None,
+                };
+            }
+        }
+        None
     }
 
     /// The point messages for `key` of each source, from newest to oldest.

@@ -15,7 +15,7 @@ use crate::model::record::Inode;
 use crate::model::types::{FileKind, Seek};
 use crate::volume::context::VolumeContext;
 use bytes::Bytes;
-use espalier_engine::{Batch, KeyRange, LARGE_VALUE, Slice, Value};
+use espalier_engine::{Batch, IndexId, KeyRange, LARGE_VALUE, Slice, Store, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -92,12 +92,35 @@ pub(crate) fn read(
     offset: u64,
     out: &mut [u8],
 ) -> Result<usize> {
+    read_by(Store::get_slices, volume, source, offset, out)
+}
+
+/// As [`read`] from the beginning of a small file, all of which `out` has room for. What was read
+/// stays in the cache of the store, which reads ahead if files are read in the order of keys.
+pub(crate) fn read_ahead_and_keep(
+    volume: &VolumeContext,
+    source: &DataSource,
+    out: &mut [u8],
+) -> Result<usize> {
+    read_by(Store::get_slices_kept, volume, source, 0, out)
+}
+
+/// How the store is asked for slices.
+type GetSlices = fn(&Store, IndexId, &[Slice<'_>], &mut [u8]) -> espalier_engine::Result<Vec<Option<usize>>>;
+
+fn read_by(
+    get: GetSlices,
+    volume: &VolumeContext,
+    source: &DataSource,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<usize> {
     let len = source.size.saturating_sub(offset).min(out.len() as u64) as usize;
     let spans: Vec<_> = block_spans(offset, len, volume.block_size).collect();
     let keys: Vec<_> = spans.iter().map(|span| layout::block_key(&source.base, span.block)).collect();
     let slice = |(span, key): (&BlockSpan, _)| Slice { key, offset: span.start, len: span.len };
     let slices: Vec<_> = spans.iter().zip(keys.iter().map(|key| &**key)).map(slice).collect();
-    let stored = volume.store.get_slices(volume.data(), &slices, &mut out[..len])?;
+    let stored = get(&volume.store, volume.data(), &slices, &mut out[..len])?;
     let mut done = 0;
     for (span, stored) in spans.iter().zip(stored) {
         let part = &mut out[done..done + span.len];

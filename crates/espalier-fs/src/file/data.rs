@@ -78,8 +78,17 @@ impl FileData {
     /// Fills `out` from the beginning of a file, all of which it has room for. What was read stays
     /// in the cache of the store, and nothing is read ahead. Returns the number of bytes.
     pub(crate) fn read_and_keep(&self, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        self.read_all(node, |source| blocks::read_and_keep(&self.volume, source, out))
+    }
+
+    /// As [`FileData::read_and_keep`], but the store reads ahead if files are read in the order of
+    /// keys.
+    pub(crate) fn read_ahead_and_keep(&self, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        self.read_all(node, |source| blocks::read_ahead_and_keep(&self.volume, source, out))
+    }
+
+    fn read_all(&self, node: NodeId, read: impl FnMut(&DataSource) -> Result<usize>) -> Result<usize> {
         let node = self.file(node)?;
-        let read = |source: &_| blocks::read_and_keep(&self.volume, source, out);
         let len = self.reader.read_stable(&node, read)?;
         self.volume.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
         self.access_times.touch(&node);

@@ -193,6 +193,12 @@ impl FileSystem {
         self.data.read_and_keep(node, out)
     }
 
+    /// As [`FileSystem::read_and_keep`]; the store reads ahead if files are read in the order of
+    /// keys.
+    pub(crate) fn read_ahead_and_keep(&self, node: NodeId, out: &mut [u8]) -> Result<usize> {
+        self.data.read_ahead_and_keep(node, out)
+    }
+
     /// As [`FileSystem::read`]; the time of the last read stays as it is.
     ///
     /// # Errors

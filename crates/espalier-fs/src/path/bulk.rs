@@ -18,12 +18,13 @@ const MAX_READ_BYTES: u64 = 64 << 20;
 /// Larger files do not stay in the cache of the store, in bytes.
 const KEPT_MAX_BYTES: u64 = 256 << 10;
 
-/// What the store does beside reading files.
+/// What the store does beside reading files. Small files that are read whole stay in its cache in
+/// any case: no cache of a kernel is between it and the caller, which may read them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
-    /// It reads ahead: the next files may be read soon.
+    /// It reads ahead if files are read in the order of keys: the next ones may be read soon.
     ReadAhead,
-    /// It keeps small files in its cache: the same files may be read again soon.
+    /// It reads nothing ahead: these files are a choice among others.
     Keep,
 }
 
@@ -158,10 +159,12 @@ impl PathCaller {
             );
         }
         buffer.resize(length.min(MAX_READ_BYTES) as usize, 0);
-        if caching == Caching::Keep && length == size && size <= KEPT_MAX_BYTES {
-            return file.fs().read_and_keep(file.node.id, buffer);
+        let (fs, node) = (file.fs(), file.node.id);
+        match caching {
+            _ if length < size || size > KEPT_MAX_BYTES => fs.read(node, range.start, buffer),
+            Caching::Keep => fs.read_and_keep(node, buffer),
+            Caching::ReadAhead => fs.read_ahead_and_keep(node, buffer),
         }
-        file.fs().read(file.node.id, range.start, buffer)
     }
 
     /// What a path names; its directory may be that of the path before.

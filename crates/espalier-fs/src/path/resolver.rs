@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// Symbolic links that are followed at most.
 const MAX_LINKS: u32 = 40;
+/// Names of a path that the store is told of at a time.
+const MAX_EXPECTED_NAMES: usize = 256;
 /// The longest path, in bytes.
 const MAX_PATH_BYTES: usize = 1 << 20;
 
@@ -228,7 +230,7 @@ impl<'c> Resolver<'c> {
         let mut at = Cow::Borrowed(from);
         let mut left = analyzer::names(run).take(count);
         let (mut done, mut begin) = (0, 0);
-        let mut is_known = true;
+        let (mut is_known, mut is_told) = (true, false);
         loop {
             if is_known
                 && let PathPlace::Node(from) = &*at
@@ -239,6 +241,10 @@ impl<'c> Resolver<'c> {
                 done += names;
             }
             let Some((name, end)) = left.next() else { return Ok(Step::At(at.into_owned())) };
+            if !is_told && let PathPlace::Node(from) = &*at {
+                expect(from, &run[begin..]);
+                is_told = true;
+            }
             (done, begin) = (done + 1, end);
             at.check_search(&self.caller.credentials)?;
             let child = at.child(name, self.snapshots)?.ok_or_else(|| no_entry(name))?;
@@ -251,7 +257,10 @@ impl<'c> Resolver<'c> {
                     false
                 }
                 // Another volume.
-                (PathPlace::Snapshots(_), _) | (_, PathPlace::Snapshots(_)) => true,
+                (PathPlace::Snapshots(_), _) | (_, PathPlace::Snapshots(_)) => {
+                    is_told = false;
+                    true
+                }
                 _ => return fail(FsErrorKind::NotDirectory, "a path leads through what is no directory"),
             };
             at = Cow::Owned(child);
@@ -331,6 +340,23 @@ impl<'p> Cursor<'p> {
     fn new(path: &'p [u8], dir: &'p PathPlace, last: Last) -> Self {
         Self { path: Cow::Borrowed(path), at: 0, dir: Cow::Borrowed(dir), last }
     }
+}
+
+/// Tells the store of the names of `run` below a directory, the last one included, which will be
+/// looked up one after the other: each needs what the directory above it has, but where they lie is
+/// known of all.
+fn expect(from: &Hold, run: &[u8]) {
+    let volume = &from.fs().volume;
+    if !volume.store.wants_expected_keys() {
+        return;
+    }
+    let mut prefix = from.node.content_prefix(from.fs().names.tree.shared().epoch).to_vec();
+    let mut keys = Vec::new();
+    for (name, _) in analyzer::names(run).take(analyzer::first_run(run).count.min(MAX_EXPECTED_NAMES)) {
+        keys.push(layout::entry_key(&prefix, name));
+        analyzer::push_name(name, &mut prefix);
+    }
+    volume.store.expect_keys(volume.metadata(), &keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
 }
 
 /// Adds a directory to the prefix cache of its volume.

@@ -40,6 +40,34 @@ impl Level {
         Some(Self { prefix, path: Vec::new(), sum: dir.dir().sum, area })
     }
 
+    /// The object of one of its entries, and its number; `None` for a name that leads nowhere.
+    fn object(
+        &self,
+        namespace: &Namespace,
+        snapshot: &Snapshot,
+        record: Record,
+    ) -> Result<Option<(Inode, u64)>> {
+        let link = match record {
+            Record::Inode(inode) => {
+                let ino = inode.number.wrapping_add(inode.delta).wrapping_add(self.sum);
+                return Ok(Some((inode, ino)));
+            }
+            Record::Link(link) => link,
+        };
+        let key = layout::entry_key(&layout::area_prefix(&self.area.0), &layout::area_name(link.id));
+        let Some(value) = snapshot.get(namespace.volume.metadata(), &key)? else { return Ok(None) };
+        let Record::Inode(inode) = Record::decode(&value)? else { return Ok(None) };
+        Ok(Some((inode, link.number.wrapping_add(self.area.1))))
+    }
+
+    /// Makes `path` what the paths of its entries begin with; returns the number of bytes.
+    fn begin_path(&self, path: &mut Vec<u8>) -> usize {
+        path.clear();
+        path.extend_from_slice(&self.path);
+        path.extend_from_slice(if self.path.is_empty() { b"" } else { b"/" });
+        path.len()
+    }
+
     /// That of directory `name` in this one, whose path is `path`.
     fn below(&self, name: &[u8], path: &[u8], inode: &Inode) -> Self {
         let prefix = layout::content_prefix(&self.prefix, name);
@@ -92,14 +120,19 @@ pub(crate) fn list_below(
     // Directories that were seen and whose content is still to come.
     let mut coming: HashMap<Vec<u8>, Level> = HashMap::new();
     let mut at = first;
+    // The path of an entry begins with so many bytes of that of its directory.
     let mut path = Vec::new();
-    while let Some(entry) = cursor.next()? {
-        let name = match layout::name_in(&at.prefix, &entry.key) {
+    let mut above = at.begin_path(&mut path);
+    while let Some(value) = cursor.next_value()? {
+        let name = match layout::name_in(&at.prefix, cursor.key()) {
             Some(name) => name,
             None => {
-                let Some(parsed) = layout::parse(&entry.key) else { continue };
+                let Some(parsed) = layout::parse(cursor.key()) else { continue };
                 match coming.remove(parsed.prefix) {
-                    Some(level) => at = level,
+                    Some(level) => {
+                        at = level;
+                        above = at.begin_path(&mut path);
+                    }
                     // A directory that is not entered, the files of a link area, and what was
                     // removed and is in use.
                     None if !parsed.name.is_empty() => {
@@ -115,23 +148,13 @@ pub(crate) fn list_below(
         if name.is_empty() {
             continue;
         }
-        let record = Record::decode(&cursor.read(&entry.value)?)?;
-        path.clear();
-        path.extend_from_slice(&at.path);
-        path.extend_from_slice(if at.path.is_empty() { b"" } else { b"/" });
-        path.extend_from_slice(&name);
-        let (inode, ino) = match record {
-            Record::Inode(inode) => {
-                let ino = inode.number.wrapping_add(inode.delta).wrapping_add(at.sum);
-                (inode, ino)
-            }
-            Record::Link(link) => {
-                let key = layout::entry_key(&layout::area_prefix(&at.area.0), &layout::area_name(link.id));
-                let Some(value) = snapshot.get(namespace.volume.metadata(), &key)? else { continue };
-                let Record::Inode(inode) = Record::decode(&value)? else { continue };
-                (inode, link.number.wrapping_add(at.area.1))
-            }
+        let record = match value.small() {
+            Some(bytes) => Record::decode(bytes)?,
+            None => Record::decode(&cursor.read(&value)?)?,
         };
+        path.truncate(above);
+        path.extend_from_slice(&name);
+        let Some((inode, ino)) = at.object(namespace, snapshot, record)? else { continue };
         let is_entered = inode.is_dir() && enter(&inode);
         if is_entered && inode.size > 0 {
             let level = at.below(&name, &path, &inode);

@@ -1,11 +1,16 @@
 //! Calls by path: bad input, and what the library remembers against what changes.
 
 use crate::Bench;
+use espalier_engine::Store;
 use espalier_fs::{
-    Attr, Caller, Credentials, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange,
-    PathCaller, Paths, RenameHow, Result, XattrMode,
+    Attr, Caller, Credentials, FileSystem, FormatOptions, FsErrorKind, Links, ModeChange, NewNode, NodeId,
+    Open, OwnerChange, PathCaller, Paths, RenameHow, Result, XattrMode,
 };
-use std::sync::Arc;
+use espalier_storage::{BLOCK, Device, Environment, MemoryDevice, SystemEnvironment};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 fn user(uid: u32) -> Credentials {
     Credentials { uid, gid: uid, groups: Vec::new() }
@@ -322,7 +327,6 @@ fn what_is_closed_stays_closed_while_directories_move() {
 /// What a change of rights that has returned says holds for every call that begins afterwards.
 #[test]
 fn rights_are_seen_in_the_order_of_their_changes() {
-    use std::sync::atomic::{AtomicU64, Ordering};
     let (bench, _paths, root, seven) = bench();
     make(&root, "/a/b/c");
     root.mknod("/a/b/c/f", NewNode::Regular, 0o644).unwrap();
@@ -352,4 +356,107 @@ fn rights_are_seen_in_the_order_of_their_changes() {
     });
     stat(&seven, "/a/b/c/f").unwrap();
     bench.check(0);
+}
+
+/// A device far away: a read of blocks that were not announced waits for an answer.
+#[derive(Debug)]
+struct Distant {
+    inner: MemoryDevice,
+    announced: Mutex<BTreeSet<u64>>,
+    waits: AtomicU64,
+    /// It wants to be told of reads.
+    is_far: AtomicBool,
+}
+
+fn blocks(range: Range<u64>) -> Range<u64> {
+    range.start / BLOCK as u64..range.end / BLOCK as u64
+}
+
+impl Device for Distant {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
+        let mut announced = self.announced.lock().unwrap();
+        let wanted = blocks(offset..offset + buffer.len() as u64);
+        if !wanted.into_iter().all(|block| announced.remove(&block)) {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.read_at(offset, buffer)
+    }
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.announced.lock().unwrap().extend(ranges.iter().cloned().flat_map(blocks));
+    }
+    fn read_ahead_bytes(&self) -> u64 {
+        if self.is_far.load(Ordering::Relaxed) { 1 << 20 } else { 0 }
+    }
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
+        self.inner.write_at(offset, buffers)
+    }
+    fn sync(&self) -> espalier_storage::Result<()> {
+        self.inner.sync()
+    }
+    fn discard(&self, offset: u64, length: u64) -> espalier_storage::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+/// A path of so many components.
+fn deep(depth: usize) -> String {
+    (0..depth).map(|level| format!("/level-{level}")).collect()
+}
+
+/// Where each read takes long, those for the directories above a path are begun together.
+#[test]
+fn the_directories_above_are_read_side_by_side() {
+    const DEPTH: usize = 64;
+    let (inner, announced, waits) = (MemoryDevice::new(256 << 20), Mutex::default(), AtomicU64::new(0));
+    let distant = Arc::new(Distant { inner, announced, waits, is_far: AtomicBool::new(true) });
+    let device: Arc<dyn Device> = distant.clone();
+    let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
+    Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
+    let open = || {
+        let store = Bench::open_store(&device, &env);
+        let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).unwrap();
+        let paths = Paths::new(fs.clone()).unwrap();
+        (store, fs, paths)
+    };
+    let store = Bench::open_store(&device, &env);
+    FileSystem::format(&store, &FormatOptions::default()).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let (store, fs, paths) = open();
+    let root = paths.caller(Credentials::default());
+    for above in 1..DEPTH {
+        let directory = format!("/d{}", deep(above - 1));
+        root.mkdir(&directory, 0o755).unwrap();
+        for n in 0..30 {
+            root.mknod(&format!("{directory}/other-{n}"), NewNode::Regular, 0o644).unwrap();
+        }
+    }
+    root.mknod(&format!("/d{}", deep(DEPTH - 1)), NewNode::Regular, 0o644).unwrap();
+    drop((root, paths));
+    fs.close().unwrap();
+    drop(fs);
+    store.close().unwrap();
+    drop(store);
+    let [one_by_one, together] = [false, true].map(|is_far| {
+        distant.is_far.store(is_far, Ordering::Relaxed);
+        let (store, fs, paths) = open();
+        let seven = paths.caller(user(7));
+        // What any path needs.
+        assert_kind(stat(&seven, "/none"), FsErrorKind::NotFound);
+        let before = distant.waits.load(Ordering::Relaxed);
+        stat(&seven, &format!("/d{}", deep(DEPTH - 1))).unwrap();
+        let waits = distant.waits.load(Ordering::Relaxed) - before;
+        drop((seven, paths));
+        fs.close().unwrap();
+        drop(fs);
+        store.close().unwrap();
+        waits
+    });
+    assert!(together * 3 < one_by_one, "{together} waits for a path of {DEPTH} names, {one_by_one} alone");
 }

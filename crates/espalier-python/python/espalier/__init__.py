@@ -306,6 +306,30 @@ class Tree:
         """Gives a file `size` bytes."""
         self._tree.truncate(_path(path), size)
 
+    def listxattr(self, path: PathLike, *, follow: bool = True) -> list[str]:
+        """The names of the extended attributes of a file, access control lists among them."""
+        return self._tree.listxattr(_path(path), follow)
+
+    def getxattr(self, path: PathLike, name: PathLike, *, follow: bool = True) -> bytes:
+        """The value of an extended attribute."""
+        return self._tree.getxattr(_path(path), _path(name), follow)
+
+    def setxattr(
+        self,
+        path: PathLike,
+        name: PathLike,
+        value: Data,
+        how: Literal["set", "create", "replace"] = "set",
+        *,
+        follow: bool = True,
+    ) -> None:
+        """Sets an extended attribute, which with "create" must be missing, with "replace" be there."""
+        self._tree.setxattr(_path(path), _path(name), bytes(value), how, follow)
+
+    def removexattr(self, path: PathLike, name: PathLike, *, follow: bool = True) -> None:
+        """Removes an extended attribute."""
+        self._tree.removexattr(_path(path), _path(name), follow)
+
     # Whole trees
 
     def clone(self, old: PathLike, new: PathLike) -> None:
@@ -318,6 +342,30 @@ class Tree:
     def remove_tree(self, path: PathLike) -> None:
         """Removes a directory with everything below, in one step."""
         self._tree.remove_tree(_path(path))
+
+    def chown_tree(self, path: PathLike, uid: Optional[int] = None, gid: Optional[int] = None) -> None:
+        """Sets owner and group of what is at a path and of everything below, in one step.
+
+        None leaves as it is. `PermissionError` unless the caller is root.
+        """
+        self._tree.chown_tree(_path(path), uid, gid)
+
+    def chmod_tree(self, path: PathLike, *, clear: int = 0, add: int = 0, execute: int = 0) -> None:
+        """Changes the modes of what is at a path and of everything below but links, in one step.
+
+        Each entry gets its mode without `clear`, and with `add`; directories, and files that have an
+        execute bit, also get `execute`, as for the X of chmod. `clear=0o022, add=0o600, execute=0o100`
+        is `chmod -R u+rwX,go-w`; with `clear=0o7777` modes are set.
+        """
+        self._tree.chmod_tree(_path(path), clear, add, execute)
+
+    def diff(self, old: PathLike, new: PathLike) -> Iterator[tuple[str, str]]:
+        """What differs between two directories: "added", "removed" or "changed", and the path.
+
+        The older one may lie in a snapshot (`.snapshots/NAME`). The time grows with what differs, not
+        with what there is. `PermissionError` if the caller is not root, and not all is its own.
+        """
+        return self._tree.diff(_path(old), _path(new))
 
     def changes(self, path: PathLike = ".", position: bytes = b"", timeout: float = 0.0) -> Changes:
         """What was changed below a directory since `position`, which is that of an earlier answer.

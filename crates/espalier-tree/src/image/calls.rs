@@ -1,17 +1,18 @@
 //! Calls on the files of an image: the path API of the file system layer, as a client of a mount
 //! would have them.
 
-use crate::calls::{Attribute, Calls};
+use crate::calls::{Attribute, BelowChange, Calls, Xattrs};
 use crate::error::{Error, Result};
-use crate::file::{File, OpenHow, stat_of, write_all};
+use crate::file::{File, OpenHow, write_all};
 use crate::image::opened::Opened;
-use crate::image::walk::ImageWalk;
-use crate::walk::Walk;
+use crate::image::walk::{ImageStream, diff, walk};
+use crate::walk::{Diff, Walk};
+use espalier_bridge::{NewFile, mode_change, set_time, stat_of};
 use espalier_client::wire::{NewItem, WriteItem};
-use espalier_client::{Changes, Links, Listing, Piece, Rename, Stat, Time, Write, WriteFlags};
+use espalier_client::{Changes, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
 use espalier_fs::{
-    At, Caller, Content, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, NewAttributes, NewNode, Open,
-    OwnerChange, PathCaller, ReadRequest, RenameHow, SetTime, WriteHow, WriteRequest, XattrMode,
+    At, Caller, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, Open, OwnerChange, PathCaller,
+    ReadRequest, RenameHow, SetTime, WriteHow, XattrMode,
 };
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
@@ -56,14 +57,6 @@ fn links(links: Links) -> FsLinks {
     }
 }
 
-fn time(time: Time) -> Option<SetTime> {
-    match time {
-        Time::Keep => None,
-        Time::Now => Some(SetTime::Now),
-        Time::At(at) => Some(SetTime::At(at)),
-    }
-}
-
 impl Calls for ImageCalls {
     fn stat_many(&self, paths: &[&[u8]], follow: Links) -> Result<Vec<Result<Stat>>> {
         let paths: Vec<At<'_>> = paths.iter().map(At::from).collect();
@@ -98,7 +91,9 @@ impl Calls for ImageCalls {
 
     fn walk(&self, path: &[u8], listing: &Listing) -> Result<Walk> {
         let opened = self.opened();
-        Ok(Walk::of_image(ImageWalk::begin(opened.caller()?, path, listing)?, path))
+        let (below, listing) = (path.to_vec(), listing.clone());
+        let body = move |caller: &PathCaller, to: &_| walk(caller, (&below, &listing), to);
+        Ok(Walk::of_image(ImageStream::begin(opened.caller()?, body)?, path))
     }
 
     fn write_many(&self, files: &[Write<'_>], how: WriteFlags) -> Result<Vec<Result<()>>> {
@@ -107,8 +102,9 @@ impl Calls for ImageCalls {
         let mut results: Vec<Result<()>> = files.iter().map(|_| Ok(())).collect();
         let is_large = |file: &Write<'_>| file.item().file.content.len() as u64 > MAX_NEW_FILE_BYTES;
         let small: Vec<usize> = (0..files.len()).filter(|at| !is_large(&files[*at])).collect();
-        let new: Vec<New<'_>> = small.iter().map(|at| New::of(files[*at].item())).collect();
-        let requests: Vec<WriteRequest<'_>> = new.iter().map(New::as_request).collect();
+        let new: Vec<_> = small.iter().map(|at| NewFile::of(files[*at].item())).collect();
+        let paths = small.iter().map(|at| files[*at].item().file.path);
+        let requests: Vec<_> = new.iter().zip(paths).map(|(new, path)| new.as_request(path.into())).collect();
         let fs_how = WriteHow { replace: how.replace, directories: how.directories };
         caller.write_many(&requests, fs_how, &mut |batch| {
             for at in batch.files {
@@ -174,10 +170,61 @@ impl Calls for ImageCalls {
             Attribute::Mode(mode) => caller.chmod(path, mode, FsLinks::Follow),
             Attribute::Owner(uid, gid, follow) => caller.chown(path, OwnerChange { uid, gid }, links(follow)),
             Attribute::Times(read, changed, follow) => {
-                caller.set_times(path, (time(read), time(changed)), links(follow))
+                caller.set_times(path, (set_time(read), set_time(changed)), links(follow))
             }
             Attribute::Size(size) => caller.truncate(path, size),
         })
+    }
+
+    fn set_below(&self, path: &[u8], change: BelowChange) -> Result<()> {
+        self.with(|caller| match change {
+            BelowChange::Owner(uid, gid) => caller.chown_tree(path, OwnerChange { uid, gid }),
+            BelowChange::Modes(bits) => caller.chmod_tree(path, mode_change(bits)),
+        })
+    }
+
+    fn xattrs(&self, path: &[u8], follow: Links) -> Result<Xattrs> {
+        self.with(|caller| {
+            // All of it is of one file, whatever has its name meanwhile.
+            let open = Open { stay: follow == Links::Stay, ..Open::default() };
+            let object = caller.open(path, &open)?;
+            let names = caller.list_xattr(object.itself(), FsLinks::Stay)?;
+            let mut all = Vec::new();
+            for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+                match caller.get_xattr(object.itself(), name, FsLinks::Stay) {
+                    // It was removed meanwhile.
+                    Err(error) if error.kind() == FsErrorKind::NoData && !name.starts_with(b"trusted.") => {}
+                    value => all.push((name.to_vec(), value?)),
+                }
+            }
+            Ok(all)
+        })
+    }
+
+    fn set_xattr(
+        &self,
+        path: &[u8],
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+        follow: Links,
+    ) -> Result<()> {
+        let how = match how {
+            SetXattr::Set => XattrMode::Set,
+            SetXattr::Create => XattrMode::Create,
+            SetXattr::Replace => XattrMode::Replace,
+        };
+        self.with(|caller| caller.set_xattr(path, name, value, how, links(follow)))
+    }
+
+    fn remove_xattr(&self, path: &[u8], name: &[u8], follow: Links) -> Result<()> {
+        self.with(|caller| caller.remove_xattr(path, name, links(follow)))
+    }
+
+    fn diff(&self, old: &[u8], new: &[u8]) -> Result<Diff> {
+        let opened = self.opened();
+        let (before, after) = (old.to_vec(), new.to_vec());
+        let body = move |caller: &PathCaller, to: &_| diff(caller, (&before, &after), to);
+        Ok(Diff::of_image(ImageStream::begin(opened.caller()?, body)?, new))
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
@@ -230,36 +277,6 @@ fn read_rest(caller: &PathCaller, piece: Piece<'_>, first: &[u8]) -> espalier_fs
     }
 }
 
-/// A file that is to be made, with its lists taken apart.
-struct New<'f> {
-    item: NewItem<'f>,
-    pieces: Vec<(u64, &'f [u8])>,
-    xattrs: Vec<(&'f [u8], &'f [u8])>,
-}
-
-impl<'f> New<'f> {
-    fn of(item: &NewItem<'f>) -> Self {
-        Self { item: *item, pieces: item.pieces(), xattrs: item.xattrs.iter().collect() }
-    }
-
-    fn as_request(&self) -> WriteRequest<'_> {
-        let NewItem { file, node, atime, sparse, .. } = self.item;
-        let content = match (node, sparse) {
-            (Some((libc::S_IFIFO, _)), _) => Content::Node(NewNode::Fifo),
-            (Some((libc::S_IFSOCK, _)), _) => Content::Node(NewNode::Socket),
-            (Some((libc::S_IFCHR, device)), _) => Content::Node(NewNode::CharDevice(device)),
-            (Some((_, device)), _) => Content::Node(NewNode::BlockDevice(device)),
-            (None, Some((size, _))) => Content::Sparse { size, pieces: &self.pieces },
-            (None, None) if file.is_symlink => Content::Symlink(file.content),
-            (None, None) => Content::Data(file.content),
-        };
-        let owner = OwnerChange { uid: file.uid, gid: file.gid };
-        let mode = file.mode.filter(|_| !file.is_symlink);
-        let attributes = NewAttributes { mode, owner, atime, mtime: file.mtime, xattrs: &self.xattrs };
-        WriteRequest { at: At::from(file.path), content, attributes }
-    }
-}
-
 /// Writes a file that does not fit into a batch beside its place, and renames it.
 fn write_large(caller: &PathCaller, new: &NewItem<'_>, how: WriteFlags) -> Result<()> {
     let file = &new.file;
@@ -275,7 +292,8 @@ fn write_large(caller: &PathCaller, new: &NewItem<'_>, how: WriteFlags) -> Resul
     let empty = NewItem { file: WriteItem { path: &beside, content: b"", ..*file }, sparse: None, ..*new };
     let mut made = Ok(());
     let fs_how = WriteHow { replace: true, directories: how.directories };
-    caller.write_many(&[New::of(&empty).as_request()], fs_how, &mut |batch| {
+    let first = NewFile::of(&empty);
+    caller.write_many(&[first.as_request(At::from(&beside))], fs_how, &mut |batch| {
         made = batch.result;
         true
     });

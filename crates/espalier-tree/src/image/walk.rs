@@ -1,45 +1,66 @@
-//! A walk through an image: a thread of its own goes ahead by a few batches.
+//! Streams from an image, such as a walk: a thread of its own goes ahead by a few batches.
 
 use crate::error::{Error, Result};
-use crate::file::stat_of;
-use espalier_client::{Entry, Listing};
-use espalier_fs::{FileKind, Filter, PathCaller, WalkEntry};
+use espalier_bridge::{change_of, filter_of, stat_of};
+use espalier_client::{Change, Entry, Listing};
+use espalier_fs::{Open, PathCaller, WalkEntry};
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Entries of a batch,
+/// Elements of a batch,
 const BATCH: usize = 512;
 /// and how many batches the thread is ahead.
 const BATCHES_AHEAD: usize = 4;
 
-type Batch = Result<Vec<Entry>>;
+type Batch<T> = Result<Vec<T>>;
 
-/// What lies below a directory of an image, of one instant.
-pub(crate) struct ImageWalk {
-    ready: VecDeque<Entry>,
+/// Elements that a thread finds in an image.
+pub(crate) struct ImageStream<T> {
+    ready: VecDeque<T>,
     /// `None` at the end.
-    batches: Option<Receiver<Batch>>,
+    batches: Option<Receiver<Batch<T>>>,
+    /// No more is wanted.
+    is_closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl ImageWalk {
-    /// Begins to walk; what is wrong with the path is said at once.
+/// Where the thread puts what it finds.
+pub(crate) struct Sink<T> {
+    batch: RefCell<Vec<T>>,
+    sender: SyncSender<Batch<T>>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl<T: Send + 'static> ImageStream<T> {
+    /// Begins; what is wrong at the beginning is said at once.
     ///
     /// # Errors
-    /// As for [`PathCaller::walk`].
-    pub(crate) fn begin(caller: &PathCaller, path: &[u8], listing: &Listing) -> Result<Self> {
-        let (caller, path, listing) = (caller.clone(), path.to_vec(), listing.clone());
+    /// As for `find`.
+    pub(crate) fn begin(
+        caller: &PathCaller,
+        find: impl FnOnce(&PathCaller, &Sink<T>) -> espalier_fs::Result<()> + Send + 'static,
+    ) -> Result<Self> {
+        let caller = caller.clone();
         let (sender, receiver) = sync_channel(BATCHES_AHEAD);
-        let body = move || walk(&caller, &path, &listing, &sender);
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let sink = Sink { batch: RefCell::default(), sender, is_closed: Arc::clone(&is_closed) };
+        let body = move || {
+            let found = find(&caller, &sink);
+            sink.finish(found);
+        };
         let thread = std::thread::Builder::new().name("espalier-walk".into()).spawn(body)?;
-        let mut this = Self { ready: VecDeque::new(), batches: Some(receiver), thread: Some(thread) };
+        let ready = VecDeque::new();
+        let mut this = Self { ready, batches: Some(receiver), is_closed, thread: Some(thread) };
         this.fill()?;
         Ok(this)
     }
 
-    /// The next entry.
-    pub(crate) fn next(&mut self) -> Option<Result<Entry>> {
+    /// The next element.
+    pub(crate) fn next(&mut self) -> Option<Result<T>> {
         if self.ready.is_empty()
             && let Err(error) = self.fill()
         {
@@ -70,9 +91,10 @@ impl ImageWalk {
     }
 }
 
-impl Drop for ImageWalk {
+impl<T> Drop for ImageStream<T> {
     fn drop(&mut self) {
         // The thread finds that no batch is wanted any more.
+        self.is_closed.store(true, Ordering::Relaxed);
         self.batches = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -80,38 +102,52 @@ impl Drop for ImageWalk {
     }
 }
 
-/// Sends what `listing` lets through; a batch that is not taken ends the walk.
-fn walk(caller: &PathCaller, path: &[u8], listing: &Listing, sender: &SyncSender<Batch>) {
-    let filter = filter_of(listing);
-    let mut batch = Vec::new();
-    let walked = caller.walk(path, &filter, &mut |entry: WalkEntry<'_>| {
-        let WalkEntry { path, attr, is_closed } = entry;
-        batch.push(Entry { path: path.to_vec(), stat: stat_of(&attr), is_closed });
-        batch.len() < BATCH || sender.send(Ok(std::mem::take(&mut batch))).is_ok()
-    });
-    let _ = match walked {
-        Ok(()) if batch.is_empty() => Ok(()),
-        Ok(()) => sender.send(Ok(batch)),
-        Err(error) => sender.send(Err(error.into())),
-    };
+impl<T> Sink<T> {
+    /// Adds an element; false if no more is wanted.
+    fn add(&self, element: T) -> bool {
+        let mut batch = self.batch.borrow_mut();
+        batch.push(element);
+        batch.len() < BATCH || self.sender.send(Ok(std::mem::take(&mut *batch))).is_ok()
+    }
+
+    /// True as long as more is wanted.
+    fn goes_on(&self) -> bool {
+        !self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Hands the rest over, or the error. What is not taken is not wanted.
+    fn finish(self, found: espalier_fs::Result<()>) {
+        let rest = self.batch.into_inner();
+        let _ = match found {
+            Ok(()) if rest.is_empty() => Ok(()),
+            Ok(()) => self.sender.send(Ok(rest)),
+            Err(error) => self.sender.send(Err(error.into())),
+        };
+    }
 }
 
-fn filter_of(listing: &Listing) -> Filter {
-    const KINDS: [(FileKind, u32); 7] = [
-        (FileKind::Regular, libc::S_IFREG),
-        (FileKind::Directory, libc::S_IFDIR),
-        (FileKind::Symlink, libc::S_IFLNK),
-        (FileKind::Fifo, libc::S_IFIFO),
-        (FileKind::Socket, libc::S_IFSOCK),
-        (FileKind::CharDevice, libc::S_IFCHR),
-        (FileKind::BlockDevice, libc::S_IFBLK),
-    ];
-    let is_wanted = |bits: u32| u32::from(listing.kinds) >> (bits >> 12) & 1 != 0;
-    let kinds = KINDS.iter().filter(|(_, bits)| is_wanted(*bits)).map(|(kind, _)| *kind).collect();
-    Filter {
-        pattern: listing.pattern.clone(),
-        kinds: (listing.kinds != 0).then_some(kinds),
-        size: listing.size.clone(),
-        modified: listing.modified.clone(),
-    }
+/// Finds what `listing` lets through.
+pub(crate) fn walk(
+    caller: &PathCaller,
+    (path, listing): (&[u8], &Listing),
+    to: &Sink<Entry>,
+) -> espalier_fs::Result<()> {
+    caller.walk(path, &filter_of(listing), &mut |entry: WalkEntry<'_>| {
+        let WalkEntry { path, attr, is_closed } = entry;
+        to.add(Entry { path: path.to_vec(), stat: stat_of(&attr), is_closed })
+    })
+}
+
+/// Finds what differs between two directories.
+pub(crate) fn diff(
+    caller: &PathCaller,
+    (old, new): (&[u8], &[u8]),
+    to: &Sink<(Change, Vec<u8>)>,
+) -> espalier_fs::Result<()> {
+    // On a mount both have to be opened to be compared.
+    let open = Open { directory: true, ..Open::read() };
+    let (old, new) = (caller.open(old, &open)?, caller.open(new, &open)?);
+    caller.diff_while(old.itself(), new.itself(), &|| to.goes_on(), &mut |change, path| {
+        to.add((change_of(change), path.to_vec()))
+    })
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::PieceId;
 use crate::message::resolve::{KeyMessages, Unfinished};
 use crate::model::piece::PieceHandle;
-use crate::model::value_reader::load;
+use crate::model::value_reader::{Retention, load};
 use crate::{Msn, Op};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -142,7 +142,7 @@ fn slice(found: KeyMessages, parts: &Parts, offset: usize, out: &mut [u8]) -> Op
     let mut left = Unfinished::default();
     let at = 5..5 + out.len();
     let length = found.slice(&Default::default(), parts, offset, at.clone(), &mut buffer, &mut left).unwrap();
-    left.finish(parts, &mut buffer).unwrap();
+    left.finish(parts, Retention::Pass, &mut buffer).unwrap();
     assert_eq!((&buffer[..5], buffer[at.end]), (&[0xaa; 5][..], 0xbb));
     out.copy_from_slice(&buffer[at]);
     length
@@ -189,7 +189,7 @@ fn a_value_with_small_patches_is_read_in_one_piece_but_for_pages_that_they_cover
         let mut left = Unfinished::default();
         let whole = 0..out.len();
         found(patches).slice(&Default::default(), &parts, from, whole, out, &mut left).unwrap();
-        left.finish(&parts, out).unwrap();
+        left.finish(&parts, Retention::Pass, out).unwrap();
         left.wanted.iter().map(|wanted| (wanted.offset, wanted.out.len())).collect::<Vec<_>>()
     };
     let mut out = vec![0; 64 << 10];
