@@ -335,7 +335,12 @@ impl Journal {
 
     /// Notes in the journal that the store has all of it. What fails is no harm.
     pub(crate) fn end(&self) {
-        let appended = self.append(&mut self.writer.lock(), None);
+        let appended = {
+            let mut writer = self.writer.lock();
+            // The root has the discards that no record has, since it has everything.
+            writer.discards.clear();
+            self.append(&mut writer, None)
+        };
         if !matches!(appended, Appended::Done(_)) || !self.sync() {
             tracing::debug!(journal = self.name(), "it does not say that the store has all of it");
         }
