@@ -193,9 +193,12 @@ impl OpenPiece {
 
     /// To the next key; false if there is none. Counts the entries that are left behind.
     fn next(&mut self, looked_at: &mut u64) -> bool {
-        while is_at(&self.cursor, &self.piece.view, &self.key) {
+        loop {
             self.cursor.next();
             *looked_at += 1;
+            if !is_at(&self.cursor, &self.piece.view, &self.key) {
+                break;
+            }
         }
         stands_on(&self.cursor, &self.piece.view, &mut self.key)
     }
@@ -251,10 +254,15 @@ impl PartialEq for OpenPiece {
 
 impl Eq for OpenPiece {}
 
-/// True if a cursor stands on an entry that `view` shows as `key`, which is one that it shows.
+/// True if a cursor, which stands where `view` shows something or behind, stands on an entry that
+/// it shows as `key`.
 fn is_at(cursor: &PartCursor, view: &View, key: &[u8]) -> bool {
-    let shown = || cursor.key().get(view.from.len()..) == key.get(view.to.len()..);
-    cursor.valid() && shown() && cursor.key().starts_with(&view.from)
+    // For each entry: it compares bytes only where the lengths agree.
+    let (inner, from, to) = (cursor.key(), view.from.len(), view.to.len());
+    cursor.valid()
+        && inner.len() + to == key.len() + from
+        && inner.get(from..) == key.get(to..)
+        && inner.starts_with(&view.from)
 }
 
 /// Takes the key of the entry that a cursor stands on; false if the view shows none there.
@@ -262,8 +270,9 @@ fn stands_on(cursor: &PartCursor, view: &View, key: &mut Vec<u8>) -> bool {
     if !cursor.valid() || !before_end(cursor.key(), view.bounds.end.as_deref()) {
         return false;
     }
-    // Bounds lie within the prefix.
-    let Some(rest) = cursor.key().strip_prefix(&*view.from) else { return false };
+    // Bounds lie within the prefix, so what follows it need not be compared for each entry.
+    debug_assert!(cursor.key().starts_with(&view.from), "bounds lie within the prefix");
+    let Some(rest) = cursor.key().get(view.from.len()..) else { return false };
     key.clear();
     key.extend_from_slice(&view.to);
     key.extend_from_slice(rest);
