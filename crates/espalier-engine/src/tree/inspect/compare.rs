@@ -204,7 +204,11 @@ impl Comparison {
         self.add_leaves();
         let mut suspects = Suspects { nodes: self.nodes, ..Suspects::default() };
         let mut pieces = [Vec::new(), Vec::new()];
+        let mut elsewhere = Vec::new();
         for ((_, (from, to)), SeenPart { slot, coverage, in_runs }) in self.parts {
+            if in_runs.contains(&true) && coverage.iter().all(|ranges| !ranges.is_empty()) {
+                elsewhere.extend(coverage.iter().flatten().cloned());
+            }
             for (side, only) in differing(coverage).into_iter().enumerate() {
                 pieces[side].extend(only.into_iter().map(|range| {
                     let view = View::translated(&from, &to).restrict(&range);
@@ -212,7 +216,8 @@ impl Comparison {
                 }));
             }
         }
-        messages::compare_messages(trees, pieces, &mut suspects)?;
+        elsewhere.extend(self.ranges.values().flatten().flatten().cloned());
+        messages::compare_messages(trees, pieces, union_of(elsewhere), &mut suspects)?;
         for coverage in self.ranges.into_values() {
             suspects.ranges.extend(differing(coverage).into_iter().flatten());
         }

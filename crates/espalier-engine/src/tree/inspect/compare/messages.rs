@@ -52,12 +52,15 @@ struct OpenPiece {
     piece: SidePiece,
 }
 
-/// Adds the keys for which the pieces of both sides have no equal messages.
+/// Adds the keys for which the pieces of both sides have no equal messages. Only keys in
+/// `elsewhere`, ranges in order, may have messages in something else that is newer.
 pub(super) fn compare_messages(
     trees: &Trees,
     [old, new]: [Vec<SidePiece>; 2],
+    elsewhere: Vec<KeyRange>,
     suspects: &mut Suspects,
 ) -> Result<()> {
+    let mut elsewhere = elsewhere.into_iter().peekable();
     let (mut old, mut new) = (Stream::new(trees, old)?, Stream::new(trees, new)?);
     while suspects.keys.len() < MAX_SUSPECT_KEYS {
         let order = match (&old.current, &new.current) {
@@ -68,7 +71,12 @@ pub(super) fn compare_messages(
         };
         if order.is_ne() || !old.has_same_messages(&new) {
             let smaller = if order.is_le() { &old.current } else { &new.current };
-            smaller.iter().for_each(|piece| suspects.add_key(piece.key.as_slice().into()));
+            let key = smaller.as_ref().map_or(&[][..], |piece| &piece.key);
+            while elsewhere.next_if(|range| !before_end(key, range.end.as_deref())).is_some() {}
+            let is_all = elsewhere.peek().is_none_or(|range| *key < *range.start);
+            if order.is_ne() || !is_all || !end_the_same(&old.messages(), &new.messages()) {
+                suspects.add_key(key.into());
+            }
         }
         if order.is_le() {
             old.next()?;
@@ -96,6 +104,13 @@ fn give_the_same(old: &Messages, new: &Messages) -> bool {
         }
     }
     old.len() == new.len()
+}
+
+/// True if messages for one key, newest first, give the same value, whatever was there before and
+/// whenever they came: where one side has applied to a leaf what waits on the other.
+fn end_the_same(old: &Messages, new: &Messages) -> bool {
+    let newest = old.first().zip(new.first());
+    newest.is_some_and(|((_, old), (_, new))| old == new && old.is_terminal())
 }
 
 impl<'a> Stream<'a> {
