@@ -319,8 +319,8 @@ impl FileSystem {
         self.listings.list(node, cookie, WithNodes::Yes, each).map(drop)
     }
 
-    /// As [`FileSystem::readdirplus`] of `nodes`, for a caller that keeps entries as a kernel does: a
-    /// listing that was given whole a moment ago, and has not changed since, is given without
+    /// As [`FileSystem::readdirplus`] of `nodes`, for a caller that keeps entries as a kernel does:
+    /// a listing that was given whole a moment ago, and has not changed since, is given without
     /// entries and references if it is asked for again. True if a file was left out, which is
     /// listed without entry and reference then.
     ///
