@@ -14,6 +14,7 @@ mod http;
 mod overwrites;
 mod parts;
 mod plain;
+mod processors;
 mod proxy;
 mod readers;
 mod server;
@@ -25,6 +26,7 @@ use anyhow::{Context, Result, bail};
 use bench::{Bench, PLAIN};
 use contender::Contender;
 use figures::Figures;
+use processors::ProcessorTime;
 use server::Server;
 use std::time::Duration;
 
@@ -85,8 +87,10 @@ fn one_round(
     for &delay_ms in &options.delays {
         server.proxy.set_delay(Duration::from_millis(delay_ms));
         let (put, get) = plain::rates(&server, options.file_size)?;
-        figures.tell(PLAIN, delay_ms, "put_mib_s", put);
-        figures.tell(PLAIN, delay_ms, "get_mib_s", get);
+        for (name, plain) in [("put", put), ("get", get)] {
+            figures.tell(PLAIN, delay_ms, &format!("{name}_mib_s"), plain.rate);
+            figures.tell(PLAIN, delay_ms, &format!("{name}_cpu_ms_mib"), plain.work);
+        }
         for name in &options.contenders {
             let Some(mut contender) = Contender::new(name, options, &server, undo)? else { continue };
             let is_ours = contender.is_ours();
@@ -99,6 +103,7 @@ fn one_round(
                     undo,
                     figures: &mut *figures,
                     delay_ms,
+                    worked: ProcessorTime::default(),
                 };
                 if let Err(error) = (part.run)(&mut bench) {
                     eprintln!("{name} at {delay_ms} ms, {}: {error:#}", part.name);

@@ -2,6 +2,7 @@
 
 use super::contender::Contender;
 use super::figures::Figures;
+use super::processors::ProcessorTime;
 use super::proxy::Traffic;
 use super::server::Server;
 use crate::options::Options;
@@ -22,6 +23,8 @@ pub(super) struct Bench<'a, 's> {
     pub(super) undo: &'a Undo,
     pub(super) figures: &'a mut Figures,
     pub(super) delay_ms: u64,
+    /// Processor time of what was measured last.
+    pub(super) worked: ProcessorTime,
 }
 
 impl Bench<'_, '_> {
@@ -41,18 +44,20 @@ impl Bench<'_, '_> {
         self.contender.mount().map(drop)
     }
 
-    /// Does something, and tells requests and bytes under its name; returns the seconds that it
-    /// took, and the requests.
+    /// Does something, and tells seconds, requests and bytes under its name; returns the seconds
+    /// that it took, and the requests.
     pub(super) fn measure(
         &mut self,
         name: &str,
         work: impl FnOnce(&Self) -> Result<()>,
     ) -> Result<(f64, Traffic)> {
         let before = self.server.proxy.traffic();
+        let processors = ProcessorTime::now(self.server.process())?;
         let started = Instant::now();
         work(self)?;
         let seconds = started.elapsed().as_secs_f64();
         let traffic = self.server.proxy.traffic().since(&before);
+        self.worked = ProcessorTime::now(self.server.process())?.since(&processors);
         self.tell(&format!("{name}_s"), seconds);
         self.tell(&format!("{name}_requests"), traffic.requests() as f64);
         self.tell(&format!("{name}_mib"), mib(traffic.bytes_put + traffic.bytes_got));
@@ -65,6 +70,20 @@ impl Bench<'_, '_> {
         self.tell(&format!("{name}_mib_s"), rate);
         if let Some(plain) = self.figures.median(PLAIN, self.delay_ms, plain) {
             self.tell(&format!("{name}_by_plain"), rate / plain);
+        }
+    }
+
+    /// Tells the processor time for each MiB of what was measured last, by process, and what part
+    /// of the rate of plain gets or puts a machine reaches at most whose processors are never
+    /// idle: their processor time by this one.
+    pub(super) fn tell_work(&mut self, name: &str, bytes: u64, plain: &str) {
+        let ProcessorTime { client, server, all } = self.worked;
+        let rest = (all - client - server).max(0.0);
+        for (part, seconds) in [("all", all), ("client", client), ("server", server), ("rest", rest)] {
+            self.tell(&format!("{name}_{part}_cpu_ms_mib"), seconds * 1e3 / mib(bytes));
+        }
+        if let Some(plain) = self.figures.median(PLAIN, self.delay_ms, plain) {
+            self.tell(&format!("{name}_cpu_bound"), plain * mib(bytes) / (all * 1e3));
         }
     }
 }

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const DEVICE_SIZE: &str = "100G";
 /// A mount that is not there by then does not come.
 const MOUNT_LIMIT: Duration = Duration::from_secs(60);
+/// What is not written back by then, behind an unmount, is not: small files, one after the other,
+/// with several slow requests each.
+const WRITE_BACK_LIMIT: Duration = Duration::from_secs(900);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -274,7 +277,7 @@ impl<'a> Contender<'a> {
         let started = Instant::now();
         // The process writes back what is left behind the unmount.
         while system::is_mounted(dir) || (self.kind == Kind::Rclone && self.has_unwritten()) {
-            ensure!(started.elapsed() < MOUNT_LIMIT, "{} does not unmount", self.name);
+            ensure!(started.elapsed() < WRITE_BACK_LIMIT, "{} does not unmount", self.name);
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())

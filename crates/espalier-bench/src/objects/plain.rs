@@ -1,5 +1,6 @@
 //! Plain puts and gets with the crate `object_store`: what a link and a server give.
 
+use super::processors::ProcessorTime;
 use super::server::{ACCESS_KEY, SECRET_KEY, Server};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -14,8 +15,17 @@ const OBJECT_BYTES: u64 = 8 << 20;
 const WIDTH: usize = 16;
 const BUCKET: &str = "plain";
 
-/// MiB per second of puts, and of gets of the same objects.
-pub(super) fn rates(server: &Server, bytes: u64) -> Result<(f64, f64)> {
+/// What puts, or gets, of some bytes gave and took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plain {
+    /// MiB per second.
+    pub(super) rate: f64,
+    /// Milliseconds of processor time for each MiB, of client and server together.
+    pub(super) work: f64,
+}
+
+/// Puts, and gets of the same objects.
+pub(super) fn rates(server: &Server, bytes: u64) -> Result<(Plain, Plain)> {
     server.make_bucket(BUCKET)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // The client wants ciphers even where no TLS is spoken; another library may have chosen them.
@@ -30,14 +40,19 @@ pub(super) fn rates(server: &Server, bytes: u64) -> Result<(f64, f64)> {
         .build()
         .context("a client of object_store")?;
     let count = (bytes / OBJECT_BYTES).max(1);
-    let rate = |started: Instant| ((count * OBJECT_BYTES) >> 20) as f64 / started.elapsed().as_secs_f64();
-    let started = Instant::now();
+    let begin = || anyhow::Ok((ProcessorTime::now(server.process())?, Instant::now()));
+    let end = |(before, started): (ProcessorTime, Instant)| {
+        let (seconds, mib) = (started.elapsed().as_secs_f64(), ((count * OBJECT_BYTES) >> 20) as f64);
+        let worked = ProcessorTime::now(server.process())?.since(&before);
+        anyhow::Ok(Plain { rate: mib / seconds, work: worked.all * 1e3 / mib })
+    };
+    let begun = begin()?;
     runtime.block_on(put_all(&store, count))?;
-    let put = rate(started);
-    let started = Instant::now();
+    let put = end(begun)?;
+    let begun = begin()?;
     let got = runtime.block_on(get_all(&store, count))?;
     ensure!(got == count * OBJECT_BYTES, "{got} bytes were got");
-    Ok((put, rate(started)))
+    Ok((put, end(begun)?))
 }
 
 fn name(number: u64) -> Path {

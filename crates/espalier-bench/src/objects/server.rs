@@ -86,6 +86,11 @@ impl Server {
         Ok(Self { base, address, proxy: Proxy::start(address)?, child })
     }
 
+    /// The number of the server's process.
+    pub(super) fn process(&self) -> u32 {
+        self.child.lock().id()
+    }
+
     /// An empty bucket.
     pub(super) fn make_bucket(&self, name: &str) -> Result<()> {
         let bucket = self.base.join(name);

@@ -94,8 +94,8 @@ fn open_space(device: &Arc<GuardedDevice>, options: &OpenOptions) -> Result<Open
     Ok(opened)
 }
 
-/// Has the device begin with what is read next, where that makes it faster: the roots of the tables,
-/// and the log behind the checkpoint. A hint: what is wrong is met by its reader.
+/// Has the device begin with what is read next, where that makes it faster: the roots of the
+/// tables, and the log behind the checkpoint. A hint: what is wrong is met by its reader.
 fn announce_opening(device: &GuardedDevice) {
     if !device.wants_announcements() {
         return;

@@ -163,8 +163,8 @@ fn a_checkpoint_waits_for_two_answers_and_a_sync_too() {
     mount.unmount();
 }
 
-/// What is written is on its way before a sync wants it, many requests at a time; and a file that is
-/// read comes the same way.
+/// What is written is on its way before a sync wants it, many requests at a time; and a file that
+/// is read comes the same way.
 #[test]
 fn a_large_file_is_put_and_got_side_by_side() {
     let distant = Distant::new();
