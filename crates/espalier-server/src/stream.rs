@@ -1,8 +1,8 @@
 //! Streams: what comes in pieces, as the client asks for more. A session has one at a time.
 //!
-//! A walk, and a comparison of two trees, has a thread to itself and stays ahead by a few pieces. It
-//! sees the trees as they were when it began, so the store keeps that state meanwhile: a client that
-//! does not ask for more has its walk ended after [`STALLED_LIMIT`].
+//! A walk, and a comparison of two trees, has a thread to itself and stays ahead by a few pieces.
+//! It sees the trees as they were when it began, so the store keeps that state meanwhile: a client
+//! that does not ask for more has its walk ended after [`STALLED_LIMIT`].
 
 use crate::failure::{Failure, Outcome};
 use crate::stream_threads::StreamThreads;
