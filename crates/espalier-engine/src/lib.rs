@@ -96,6 +96,7 @@ mod tree;
 // What a program needs to open a store on a file.
 pub use espalier_storage::{FileDevice, MemoryDevice, OpenMode, SystemEnvironment};
 
+pub use checkpoint::CheckpointPause;
 pub use commit::back_pressure::StallTimes;
 pub use device::DeviceStats;
 pub use index::catalog::{READ_ONLY_VOLUME, VolumeInfo};

@@ -214,6 +214,12 @@ impl<T, const RANK: u8> RankedMutex<T, RANK> {
         Some(RankedMutexGuard { inner, _held: Held::taken() })
     }
 
+    /// Waits for the lock, but no longer than `limit`.
+    pub(crate) fn lock_within(&self, limit: Duration) -> Option<RankedMutexGuard<'_, T, RANK>> {
+        let held = Held::wait();
+        Some(RankedMutexGuard { inner: self.inner.try_lock_for(limit)?, _held: held })
+    }
+
     /// True if some thread holds the lock now.
     pub(crate) fn is_locked(&self) -> bool {
         self.inner.is_locked()

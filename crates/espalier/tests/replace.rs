@@ -199,6 +199,15 @@ fn work(dir: &Path, stop: &AtomicBool) -> Duration {
     longest
 }
 
+/// Tells programs to stop, also when it is dropped by a panic.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn programs_go_on(options: &[&str], times: usize) {
     let place = Place::with_image("512M");
     place.mount(options).ok();
@@ -211,6 +220,8 @@ fn programs_go_on(options: &[&str], times: usize) {
     let mut in_use = InUse::begin(dir);
     let before = fs::metadata(dir.join("second")).unwrap();
     std::thread::scope(|scope| {
+        // A failure here ends the programs, too, or it would never be told.
+        let _stops = Stops(&stop);
         let workers = ["a", "b"].map(|name| {
             let (path, stop) = (dir.join(name), &stop);
             scope.spawn(move || work(&path, stop))

@@ -70,6 +70,13 @@ pub(crate) struct CheckpointProgress {
 
 type StateGuard<'a> = RankedMutexGuard<'a, CheckpointState, { rank::CHECKPOINTER }>;
 
+/// While this lives no checkpoint is made; see [`Store::pause_checkpoints`].
+///
+/// [`Store::pause_checkpoints`]: crate::Store::pause_checkpoints
+pub struct CheckpointPause<'a> {
+    _state: StateGuard<'a>,
+}
+
 /// What has been written and counted.
 struct Counted {
     /// Held until the checkpoint ends: newer roots may have replaced them already.
@@ -124,6 +131,12 @@ impl Checkpointer {
     /// Of the device.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.run(self.progress.state.lock(), false, &VolumeChange::None, &|| true).map(drop)
+    }
+
+    /// Waits for a checkpoint under way, but no longer than `limit`, and keeps others from
+    /// beginning.
+    pub(crate) fn pause(&self, limit: Duration) -> Option<CheckpointPause<'_>> {
+        Some(CheckpointPause { _state: self.progress.state.lock_within(limit)? })
     }
 
     /// Makes a checkpoint unless the last one covers all batches up to `last`, or was made since

@@ -16,6 +16,7 @@ mod value_part_binder;
 mod volumes;
 pub(crate) mod write_path;
 
+use crate::checkpoint::CheckpointPause;
 use crate::device::GuardedDevice;
 use crate::maintenance::workers::Workers;
 use crate::model::batch::Batch;
@@ -291,6 +292,14 @@ impl Store {
     pub fn checkpoint(&self) -> Result<()> {
         self.components.write.pipeline.writable()?;
         self.components.write.checkpointer.checkpoint()
+    }
+
+    /// Waits for a checkpoint under way, but no longer than `limit`, and keeps others from
+    /// beginning as long as the result lives; `None` if that takes longer. Meanwhile the
+    /// superblocks on the device agree, so another process can open the store without changing it.
+    /// The thread that has the result must not commit: a commit may need a checkpoint to find room.
+    pub fn pause_checkpoints(&self, limit: Duration) -> Option<CheckpointPause<'_>> {
+        self.components.write.checkpointer.pause(limit)
     }
 
     /// Does one piece of background work, if there is any; for environments without threads.

@@ -140,7 +140,7 @@ impl Giver {
         let given = checkpoint(&store).and_then(|()| {
             // While requests are served: a client's call may wait for the kernel.
             clients.stop();
-            self.pause_and_give(&mut channel, &mount)
+            self.pause_and_give(&mut channel, &mount, &store)
         });
         if let Err(error) = &given {
             clients.start(&mount);
@@ -156,10 +156,12 @@ impl Giver {
 
     /// Pauses the mount and hands it over. When this returns without an error the mount is the
     /// other server's, and still paused here; the result is how long callers waited.
-    fn pause_and_give(&self, channel: &mut Channel, mount: &Mount) -> Result<Duration> {
+    fn pause_and_give(&self, channel: &mut Channel, mount: &Mount, store: &Store) -> Result<Duration> {
         let begun = Instant::now();
         let paused = mount.pause(PAUSE_LIMIT).context("it cannot pause")?;
         let handover = paused.hand_over()?;
+        // The other server may not write, and so not end a checkpoint that is half written.
+        let still = store.pause_checkpoints(PAUSE_LIMIT).context("a checkpoint takes long")?;
         self.gate.close();
         let given = self.give_paused(channel, paused.descriptor(), &handover.encode());
         if let Err(error) = &given {
@@ -169,6 +171,8 @@ impl Giver {
             self.gate.open();
             return given.map(|()| begun.elapsed());
         }
+        // For good: this process ends.
+        std::mem::forget(still);
         paused.leave();
         Ok(begun.elapsed())
     }
