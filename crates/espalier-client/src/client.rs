@@ -8,7 +8,6 @@ use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -46,8 +45,6 @@ pub struct Client {
     turn: Mutex<()>,
     /// Sessions that no call and no stream uses. A call takes one, and gives it back.
     pub(crate) idle: IdleSessions,
-    /// Parts that were read so far.
-    pub(crate) parts_read: AtomicUsize,
 }
 
 impl Client {
@@ -68,7 +65,7 @@ impl Client {
     pub fn at(directory: File) -> Result<Self> {
         let idle = IdleSessions::default();
         idle.give(Session::begin(&directory)?);
-        Ok(Self { directory, turn: Mutex::default(), idle, parts_read: AtomicUsize::new(0) })
+        Ok(Self { directory, turn: Mutex::default(), idle })
     }
 
     /// What the server says of the session.
