@@ -303,15 +303,17 @@ fn an_image_has_one_writer_or_several_readers() {
     assert_eq!(format_image(&image, 64 << 20).unwrap_err().errno(), libc::EEXIST);
     let now = ImageOptions { wait: Duration::ZERO, ..ImageOptions::default() };
     let reading = ImageOptions { read_only: true, ..now.clone() };
-    let tree = Tree::open(&image, &now).unwrap();
+    // A process that another test begins has the lock of what is closed here as well, until it runs
+    // its program.
+    let patience = Duration::from_secs(60);
+    let tree = Tree::open(&image, &ImageOptions { wait: patience, ..now.clone() }).unwrap();
     tree.write("a", b"1").unwrap();
     for options in [&now, &reading] {
         assert_eq!(Tree::open(&image, options).err().map(|error| error.errno()), Some(libc::EBUSY));
     }
-    // Without a word, dropping it closes it. A process that another test begins in this moment has
-    // the lock as well, until it runs its program.
+    // Without a word, dropping it closes it.
     drop(tree);
-    let patient = ImageOptions { wait: Duration::from_secs(60), ..reading };
+    let patient = ImageOptions { wait: patience, ..reading };
     let [first, second] = [(), ()].map(|()| Tree::open(&image, &patient).unwrap());
     assert_eq!((first.read("a").unwrap(), second.read("a").unwrap()), (b"1".to_vec(), b"1".to_vec()));
     assert_eq!(first.write("b", b"").unwrap_err().errno(), libc::EROFS);
