@@ -1,7 +1,7 @@
 //! Running programs, the kernel's caches, and the list of what must be undone.
 
 use anyhow::{Context, Result, bail, ensure};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -12,7 +12,7 @@
 //! A [`Condvar`] gives back one lock only, so a thread that waits for one may hold others, of lower
 //! ranks, whose holder the thread that wakes it must not need.
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use espalier_sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};

@@ -9,7 +9,7 @@
 //! Invariant: a request between a worker's last look for work and its rest is not lost.
 
 use crate::lock_order::{RankedMutex, rank};
-use parking_lot::Condvar;
+use espalier_sync::Condvar;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

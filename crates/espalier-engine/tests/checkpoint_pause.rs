@@ -2,7 +2,7 @@
 
 use espalier_engine::{Batch, FormatOptions, IndexId, OpenOptions, Store};
 use espalier_storage::{Device, GatedDevice, MemoryDevice, Result, SimulatedEnvironment};
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 //! order of their keys, where they have one. Debug builds keep the ranks that a thread holds in a
 //! thread-local list, and assert the order whenever a lock is taken. Release builds do nothing.
 
-use parking_lot::{Mutex, MutexGuard};
+use espalier_sync::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
 /// The ranks, in the order in which the locks are taken.

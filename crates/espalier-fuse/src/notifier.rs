@@ -32,7 +32,7 @@
 
 use crate::protocol::notify::Notification;
 use crate::transport::{self, Device};
-use parking_lot::{Condvar, Mutex, RwLock};
+use espalier_sync::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ mod common;
 
 use common::kinds;
 use common::store::{Image, Mounted, output};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -17,7 +17,7 @@ mod slots;
 use crate::format::{FRAME_BLOCKS, NewObject, frame_bytes, open_frame};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Error, ErrorKind, Operation, Result};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use slots::{ENTRY_BYTES, Key, Slots};

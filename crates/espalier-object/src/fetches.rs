@@ -21,7 +21,7 @@ use crate::bucket::{Failure, FailureKind, Request, Ticket};
 use crate::format::{FRAME_BLOCKS, Malformed, NewObject, ObjectId, open_frame};
 use crate::requests::Requests;
 use bytes::Bytes;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ mod tests;
 
 use crate::format::JournalPosition;
 use espalier_storage::{AlignedBuf, BLOCK, Device, Error, ErrorKind, Operation, Result};
-use parking_lot::{Mutex, MutexGuard};
+use espalier_sync::{Mutex, MutexGuard};
 pub(crate) use record::Change;
 use record::{Head, Header, MAX_CHANGES, data_sum};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::format::{FRAME_BLOCKS, Header, NewObject, ObjectId, ObjectKind, frame
 use crate::requests::Requests;
 use bytes::Bytes;
 use espalier_storage::BLOCK;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 
 /// Blocks and what they are copies of, not sealed yet.
 #[derive(Debug)]

@@ -13,7 +13,7 @@
 use crate::bucket::{Bucket, Condition, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket, Version};
 use bytes::Bytes;
 use espalier_storage::Random;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use espalier_object::{
     check_objects,
 };
 use espalier_storage::{BLOCK, Device, Result, SimulatedDevice};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::Arc;
 use support::{Ready, block, eager, environment, read, write};
 

@@ -6,7 +6,7 @@ use espalier_object::{
     Access, Bucket, ObjectDevice, Present, Request, SimulatedBucket, Ticket, check_objects,
 };
 use espalier_storage::{AlignedBuf, BLOCK, Device, Result};
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::sync::Arc;
 use support::{Ready, block, eager, environment, read, tags};
 

@@ -14,7 +14,7 @@ use espalier_storage::{
     AlignedBuf, BLOCK, CrashPoint, Device, Environment, ErrorKind, Fault, Operation, Random, Result,
     SimulatedDevice, SimulatedEnvironment,
 };
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -21,13 +22,17 @@ COUNT = 600
 START_METHODS = ["fork", "spawn"]
 
 
-@pytest.fixture
-def dataset(place: str) -> Iterator[torch_dataset.FileDataset]:
-    """A dataset of files that hold their names."""
+def fill(place: str) -> None:
     with espalier.Tree(place) as tree:
         names = [f"class{n % 3}/{n}.bin" for n in range(COUNT)]
         tree.write_many([(name, name.encode()) for name in names])
         tree.write("other", b"")
+
+
+@pytest.fixture
+def dataset(place: str) -> Iterator[torch_dataset.FileDataset]:
+    """A dataset of files that hold their names."""
+    fill(place)
     dataset = torch_dataset.FileDataset(place, "*.bin", decode)
     assert len(dataset) == COUNT
     yield dataset
@@ -47,6 +52,32 @@ def work(dataset: Any, batches: Any, results: Any) -> None:
 
 @pytest.mark.parametrize("method", START_METHODS)
 def test_workers_read_batches(dataset: torch_dataset.FileDataset, method: str) -> None:
+    read_by_workers(dataset, method)
+
+
+def test_workers_read_batches_on_a_busy_machine(image: str) -> None:
+    """Threads of the parent are at any point of what they do when it forks."""
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=spin, daemon=True) for _ in range(2 * (os.cpu_count() or 1))]
+    for process in others:
+        process.start()
+    try:
+        fill(image)
+        for _ in range(3):
+            dataset = torch_dataset.FileDataset(image, "*.bin", decode)
+            read_by_workers(dataset, "fork")
+            dataset.tree.close()
+    finally:
+        for process in others:
+            process.kill()
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def read_by_workers(dataset: torch_dataset.FileDataset, method: str) -> None:
     assert dataset[7] == dataset.paths[7] and dataset[[5, 1]] == [dataset.paths[5], dataset.paths[1]]
     context = multiprocessing.get_context(method)
     batches, results = context.Queue(), context.Queue()

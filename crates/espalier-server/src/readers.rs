@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use espalier_client::wire::{Piece, ReadItem, Writer, longest_read};
 use espalier_fs::{At, Caching, PathCaller, ReadRequest, read_order};
 use espalier_fuse::ClientAccess;
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;

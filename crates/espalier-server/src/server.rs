@@ -15,7 +15,7 @@ use crate::stream_threads::StreamThreads;
 use crate::waits::Waits;
 use espalier_fs::Paths;
 use espalier_fuse::ClientAccess;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,

@@ -10,7 +10,7 @@ use espalier_bridge::{change_of, filter_of, stat_of};
 use espalier_client::wire::{DiffItem, FRAME_MAX_BYTES, Listing, WalkItem, Writer};
 use espalier_fs::{Filter, Open, PathCaller};
 use espalier_fuse::ClientAccess;
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

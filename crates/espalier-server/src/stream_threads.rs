@@ -3,7 +3,7 @@
 //! A thread that has made a stream waits for the next one: to start one takes as long as to list a
 //! hundred files. A stream never waits for a thread that makes another one.
 
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 
 use crate::failure::Outcome;
 use espalier_fs::ChangeWaiter;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::OwnedFd;

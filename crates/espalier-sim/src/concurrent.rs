@@ -13,7 +13,7 @@ use crate::{Failure, Outcome, Setup};
 use bytes::Bytes;
 use espalier_engine::{Batch, IndexId, KeyRange, Lsn, Snapshot, Store};
 use espalier_storage::{CrashPoint, Random, SimulatedDevice, SystemEnvironment};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

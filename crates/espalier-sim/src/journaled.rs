@@ -18,7 +18,7 @@ use espalier_object::{
 use espalier_storage::{
     CrashPoint, Device, Environment, Random, Result, SimulatedDevice, SimulatedEnvironment,
 };
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use clap::Parser;
 use espalier_sim::minimize;
 use espalier_sim::soak::{Broken, Case, SIMULATIONS, Simulation, Tally};
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use crate::{CrashDevice, Outcome};
 use espalier_object::{Access, BucketPoint, ObjectDevice, Options, Present, SimulatedBucket, Trouble};
 use espalier_storage::{Device, Environment, Random, Result, SimulatedEnvironment};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;

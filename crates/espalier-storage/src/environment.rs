@@ -1,6 +1,6 @@
 //! Time, randomness and threads, so that nothing above touches them directly.
 
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

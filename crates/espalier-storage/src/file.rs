@@ -20,7 +20,7 @@ pub use options::{Existing, FileOptions, OpenMode};
 
 use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, Error, ErrorKind, Operation, Result};
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::File;

@@ -8,7 +8,7 @@
 //! before [`GatedDevice::open`].
 
 use crate::{Device, Error, ErrorKind, Operation, Result};
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, Result};
-use parking_lot::RwLock;
+use espalier_sync::RwLock;
 use std::collections::BTreeMap;
 
 /// A sparse device in memory; blocks never written read as zeros.

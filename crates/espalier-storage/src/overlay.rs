@@ -4,7 +4,7 @@
 
 use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, MemoryDevice, Result};
-use parking_lot::RwLock;
+use espalier_sync::RwLock;
 use std::collections::HashSet;
 use std::ops::Range;
 

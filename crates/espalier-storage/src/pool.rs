@@ -10,7 +10,7 @@
 //! place are never both free.
 
 use crate::BLOCK;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::collections::BTreeSet;
 use std::io;

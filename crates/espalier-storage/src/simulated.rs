@@ -26,9 +26,9 @@ pub use image::Image;
 use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, Error, ErrorKind, Operation, Random, Result};
 use crash::{Pending, tear};
+use espalier_sync::Mutex;
 use fault::{Faults, Verdict};
 use image::Block;
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use espalier_object::{Access, ObjectDevice, Options, Present};
 use espalier_storage::{
     AlignedBuf, BLOCK, Device, Environment, Existing, FileDevice, OpenMode, OverlayDevice,
 };
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;

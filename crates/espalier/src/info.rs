@@ -17,7 +17,7 @@ use espalier_fuse::DESCRIPTION_XATTR;
 use espalier_fuse::metrics::Metrics;
 use espalier_fuse::transport::Kind;
 use espalier_storage::OpenMode;
-use parking_lot::RwLock;
+use espalier_sync::RwLock;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::fmt::Write;

@@ -4,8 +4,8 @@
 //! command does nor makes it a failure. So nothing here panics, as `println!` would; what cannot be
 //! printed for another reason fails the command in the end.
 
+use espalier_sync::Mutex;
 use indicatif::{ProgressBar, ProgressStyle};
-use parking_lot::Mutex;
 use std::fmt::Arguments;
 use std::io::{Error, ErrorKind, IsTerminal, Write};
 use std::time::Duration;

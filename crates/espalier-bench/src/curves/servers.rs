@@ -149,7 +149,7 @@ pub(super) fn mail(bench: &mut Bench<'_>) -> Result<()> {
         let root = bench.root().join(format!("mail-{threads}"));
         let each = (bench.count(10_000) / threads).max(16);
         let boxes: Vec<_> = (0..threads)
-            .map(|thread| Mail::new(&root.join(thread.to_string()), each).map(parking_lot::Mutex::new))
+            .map(|thread| Mail::new(&root.join(thread.to_string()), each).map(espalier_sync::Mutex::new))
             .collect::<Result<_>>()?;
         bench.settle()?;
         let rate = bench.rate(threads, bench.count(20_000), |thread, random| {

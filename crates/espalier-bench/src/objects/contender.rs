@@ -9,7 +9,7 @@ use super::server::{self, ACCESS_KEY, CREDENTIALS, SECRET_KEY, Server, tool};
 use crate::options::Options;
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -3,7 +3,7 @@
 use super::proxy::Proxy;
 use crate::system::Undo;
 use anyhow::{Context, Result, ensure};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -10,7 +10,7 @@ use crate::lock_order::RankedMutex;
 use crate::model::error::Context;
 use crate::{Error, ErrorKind, Extent, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
-use parking_lot::Condvar;
+use espalier_sync::Condvar;
 use std::sync::Arc;
 
 /// The smallest region, in blocks: two groups of a few operations.

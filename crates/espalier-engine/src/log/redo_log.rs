@@ -9,7 +9,7 @@ use crate::lock_order::{RankedMutex, rank};
 use crate::model::error::Context;
 use crate::{Error, Extent, Lsn, Result};
 use espalier_storage::BLOCK;
-use parking_lot::Condvar;
+use espalier_sync::Condvar;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

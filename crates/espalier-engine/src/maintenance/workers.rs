@@ -8,7 +8,7 @@ use crate::readahead::Readahead;
 use crate::signal::WorkSignal;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::{Environment, JoinHandle};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

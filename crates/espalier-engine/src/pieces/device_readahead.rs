@@ -22,7 +22,7 @@ use crate::device::GuardedDevice;
 use crate::lock_order::{RankedMutex, rank};
 use bytes::Bytes;
 use espalier_storage::BLOCK;
-use parking_lot::Condvar;
+use espalier_sync::Condvar;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};

@@ -21,7 +21,7 @@ use crate::device::GuardedDevice;
 use crate::lock_order::{RankedMutex, rank};
 use bytes::Bytes;
 use espalier_storage::BLOCK;
-use parking_lot::Condvar;
+use espalier_sync::Condvar;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::model::value::{LargeValue, Value, ValueRef};
 use crate::model::value_reader::Wanted;
 use crate::{Error, ErrorKind, Extent, Msn, PieceKind};
 use espalier_storage::{AlignedBuf, BLOCK, CountingDevice, Device, MemoryDevice, Random};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
 

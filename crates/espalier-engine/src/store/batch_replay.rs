@@ -17,7 +17,7 @@ use crate::model::options::OpenOptions;
 use crate::space::{Purpose, Space};
 use crate::tree::{Loss, TreePolicy, Trees, keys_without_base};
 use crate::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -15,7 +15,7 @@
 use crate::model::tree_limits::TreeLimits;
 use crate::model::types::NodeId;
 use espalier_engine::{HeldTally, IndexId, Store};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

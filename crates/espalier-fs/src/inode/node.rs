@@ -22,7 +22,7 @@ use crate::model::tree_limits::TreeLimits;
 use crate::model::types::{FileKind, NodeId, SurplusNode};
 use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
-use parking_lot::{Mutex, RwLock};
+use espalier_sync::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -40,7 +40,7 @@ use crate::volume::link_index::LinkIndex;
 use crate::volume::state_record::VolumeStateRecord;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Batch;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -26,7 +26,7 @@ use crate::model::merge;
 use crate::model::record::Inode;
 use crate::model::types::NodeId;
 use espalier_engine::Lsn;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 

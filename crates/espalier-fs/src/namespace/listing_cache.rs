@@ -3,7 +3,7 @@
 
 use crate::model::types::{FileKind, NodeId};
 use crate::namespace::lookup::Stamp;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

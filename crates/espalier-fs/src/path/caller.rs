@@ -7,7 +7,7 @@ use crate::model::types::*;
 use crate::namespace::prefix_cache::KnownCredentials;
 use crate::path::place::{Hold, OpenSnapshots, PathPlace, PathVolume};
 use crate::path::resolver::{Ending, Last, Resolved, Resolver, Want};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use crate::model::record::Inode;
 use crate::model::types::*;
 use crate::references::HeldNode;
 use crate::snapshot::volume::{SNAPSHOTS_NAME, SnapshotInfo, snapshot_directory_attr};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@
 //! change.
 
 use crate::model::types::{SetAttr, SetTime};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::time::Duration;
 
 /// The kernel writes pages back that have been dirty for 30 seconds, and looks every 5 seconds.

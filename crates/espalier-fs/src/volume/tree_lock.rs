@@ -14,13 +14,13 @@
 
 use crate::lock_order::{self, Rank};
 use crate::model::types::{NodeId, Notice, NoticeWatch};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use espalier_sync::{OwnedGuard, RwLock, SharedGuard, SharedLock};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
 pub(crate) struct TreeLock {
-    lock: RwLock<()>,
+    lock: SharedLock,
     epoch: AtomicU64,
     watch: RwLock<Option<NoticeWatch>>,
 }
@@ -45,8 +45,8 @@ struct Notices<'a> {
 
 #[allow(dead_code, reason = "the guards are held, not read")]
 enum Mode<'a> {
-    Shared(RwLockReadGuard<'a, ()>),
-    Exclusive(RwLockWriteGuard<'a, ()>),
+    Shared(SharedGuard<'a>),
+    Exclusive(OwnedGuard<'a>),
 }
 
 impl TreeLock {
@@ -58,7 +58,7 @@ impl TreeLock {
     /// Keeps keys as they are.
     pub(crate) fn shared(&self) -> TreeGuard<'_> {
         let order = lock_order::Held::acquire(Rank::Tree, 1);
-        let mode = Mode::Shared(self.lock.read());
+        let mode = Mode::Shared(self.lock.share());
         self.guard(self.epoch(), None, mode, order)
     }
 
@@ -66,14 +66,14 @@ impl TreeLock {
     pub(crate) fn shared_again(&self) -> TreeGuard<'_> {
         // Waits for no thread if the operation holds the lock.
         let order = lock_order::Held::acquire_without_waiting(Rank::Tree);
-        let mode = Mode::Shared(self.lock.read_recursive());
+        let mode = Mode::Shared(self.lock.share_again());
         self.guard(self.epoch(), None, mode, order)
     }
 
     /// Excludes all other operations; directories stay where they are.
     pub(crate) fn exclusive(&self) -> TreeGuard<'_> {
         let order = lock_order::Held::acquire(Rank::Tree, 1);
-        let mode = Mode::Exclusive(self.lock.write());
+        let mode = Mode::Exclusive(self.lock.own());
         self.guard(self.epoch(), None, mode, order)
     }
 
@@ -82,7 +82,7 @@ impl TreeLock {
     /// move from being taken for what holds afterwards.
     pub(crate) fn exclusive_for_move(&self) -> TreeGuard<'_> {
         let order = lock_order::Held::acquire(Rank::Tree, 1);
-        let mode = Mode::Exclusive(self.lock.write());
+        let mode = Mode::Exclusive(self.lock.own());
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         self.guard(epoch, Some(&self.epoch), mode, order)
     }

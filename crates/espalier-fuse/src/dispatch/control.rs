@@ -25,8 +25,8 @@ use espalier_fs::{
     Caller, FileSystem, FsErrorKind, ModeChange, NodeId, OwnerChange, TreeDiff, TreeLimits, WireReader,
     WireWriter,
 };
+use espalier_sync::Mutex;
 use handles::{Comparisons, Differences, Tokens};
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// Where clients reach the server past the kernel.

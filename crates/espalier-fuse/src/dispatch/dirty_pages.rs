@@ -39,7 +39,7 @@ use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::transport;
 use espalier_fs::{FileSystem, NodeId, Seek};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -12,7 +12,7 @@
 //! A process is a thread of a program, as requests tell it.
 
 use espalier_fs::ListedNodes;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -15,7 +15,7 @@ use crate::transport::Request;
 use espalier_fs::{
     FileKind, FileSystem, NodeId, WireReader, WireWriter, snapshot_directory_attr, snapshot_directory_number,
 };
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use super::node_tag;
 use super::volume::ServedVolume;
 use crate::protocol::notify::Notification;
 use espalier_fs::{FileSystem, NodeId};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use super::callers::CallerTable;
 use super::histogram::{Histogram, SharedHistogram};
 use super::kinds::{self, KINDS};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,7 +5,7 @@ use super::cells::{Cells, KindSnapshot};
 use super::clock::{Clock, Stamp};
 use super::kinds::KINDS;
 use super::trace::Tracer;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

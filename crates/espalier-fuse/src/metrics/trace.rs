@@ -6,7 +6,7 @@
 //!
 //! While no trace is on, all that a request pays is one load.
 
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! How a file system asks its mount for pending FORGETs.
 
-use parking_lot::RwLock;
+use espalier_sync::RwLock;
 use std::sync::Arc;
 
 type DrainFunction = Box<dyn Fn() + Send + Sync>;

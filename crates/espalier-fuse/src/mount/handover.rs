@@ -17,7 +17,7 @@ use crate::prefetch::Prefetch;
 use crate::protocol::Dialect;
 use crate::transport::{Serving, Terms};
 use espalier_fs::{FileSystem, FsError, WireReader, WireWriter};
-use parking_lot::{Mutex, MutexGuard};
+use espalier_sync::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

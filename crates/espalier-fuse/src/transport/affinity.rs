@@ -12,7 +12,7 @@
 
 use super::config::ThreadLister;
 use super::cpu;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::collections::HashMap;
 

@@ -7,7 +7,7 @@
 use super::buffer::Buffer;
 use super::connection::Connection;
 use super::device_worker::DeviceWorker;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,7 +26,7 @@
 use super::caller_liveness::{is_dying, sees_callers};
 use super::reply_slot::InFlight;
 use super::worker::Worker;
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Duration;

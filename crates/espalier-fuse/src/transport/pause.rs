@@ -5,7 +5,7 @@
 //! out no request with it. The signal can come a moment before the `read`, so it is sent again
 //! until the thread has paused.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use espalier_sync::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

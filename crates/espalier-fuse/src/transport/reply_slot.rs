@@ -6,7 +6,7 @@
 
 use crate::protocol::Header;
 use crate::protocol::request::{has_caller, interrupt_errno, reports_changes};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::io;
 
 /// A request that is being served, and its caller.

@@ -1,6 +1,6 @@
 //! The threads of a connection, which are joined at its end.
 
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::io;
 use std::thread::JoinHandle;
 

@@ -17,7 +17,7 @@ use espalier_fs::{FileSystem, HandleLifetime};
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{DESCRIPTION_XATTR, Description, Ended, ForgetHook, Mount, MountOptions};
 use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -3,7 +3,7 @@
 //! Invariant: the thread ends when the loop is dropped; futures that have not ended then are
 //! dropped, and their callers learn it.
 
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::future::Future;
 use std::io;
 use std::sync::mpsc;

@@ -12,7 +12,7 @@ use crate::requests::Requests;
 use crate::runs::{Place, Run, RunMap};
 use crate::segment::{Segment, SegmentBuilder};
 use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
-use parking_lot::{Condvar, Mutex, RwLock};
+use espalier_sync::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -6,7 +6,7 @@ use super::object_device::ObjectDevice;
 use crate::bucket::Failure;
 use crate::format::Root;
 use espalier_storage::{Error, ErrorKind, Operation, Result};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::Arc;
 
 /// Bytes of what was written last that are got with each new state.

@@ -9,7 +9,7 @@ use crate::requests::RequestCounts;
 use espalier_storage::{
     BLOCK, Device, JoinHandle, Operation, Result, check_discard, check_read, check_write,
 };
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 

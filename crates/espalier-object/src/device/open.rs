@@ -13,7 +13,7 @@ use crate::format::{Holder, ObjectId, ObjectKind, Root};
 use crate::journal::Journal;
 use crate::requests::{PARALLEL_REQUESTS, Replaced, Requests};
 use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
-use parking_lot::{Condvar, Mutex, RwLock};
+use espalier_sync::{Condvar, Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of what was written last that are got when a device is opened.

@@ -9,7 +9,7 @@ use espalier_fs::FileSystem;
 use espalier_fuse::{Ended, ForgetHook, Mount, MountOptions};
 use espalier_server::ClientServer;
 use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -4,7 +4,7 @@ use super::options::{Existing, FileOptions, OpenMode};
 use super::system::{block_device_len, retry};
 use super::{FileDevice, Turns};
 use crate::{AlignedBuf, BLOCK, Device, Error, ErrorKind, Operation, Result};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;

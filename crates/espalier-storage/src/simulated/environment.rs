@@ -1,7 +1,7 @@
 //! Time and randomness that a seed decides; no threads.
 
 use crate::{Environment, JoinHandle, Random};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::time::Duration;
 
 /// How far the clock moves each time it is read.

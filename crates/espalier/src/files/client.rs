@@ -15,7 +15,7 @@ use espalier_client::{
     Aspects, Client, Details, Entry, Links, Listing, Piece, Ranges, Stat, Walk, Write, WriteFlags, Xattrs,
 };
 use espalier_fs::{Attr, FileKind, FsError, FsErrorKind, NewNode};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::iter::Peekable;

@@ -10,7 +10,7 @@ use crate::files::tree::{
 };
 use anyhow::{Result, bail};
 use espalier_fs::{Attr, FileKind, FsError, FsErrorKind, NewNode};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags, Timespec, Timestamps, Uid,
     XattrFlags,

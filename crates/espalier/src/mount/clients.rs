@@ -2,7 +2,7 @@
 
 use espalier_fuse::{Mount, MountOptions};
 use espalier_server::ClientServer;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 
 /// Serves clients while the mount is this server's.
 pub(super) struct Clients {

@@ -15,7 +15,7 @@ use espalier_engine::Store;
 use espalier_fuse::Mount;
 use espalier_fuse::transport::Kind as Transport;
 use espalier_storage::GatedDevice;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::json;
 use std::fs::File;

@@ -31,7 +31,7 @@ use espalier_fuse::metrics::Metrics;
 use espalier_fuse::transport::Kind as Transport;
 use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount, MountOptions};
 use espalier_storage::{Device, GatedDevice, OpenMode};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 

@@ -15,7 +15,7 @@ use crate::model::piece::FreshOwner;
 use crate::model::value::ValueRef;
 use crate::{Error, ErrorKind, IndexId, Key, KeyRange, Lsn, Msn, Op, PieceKind, RangeOp, VALUE_PAGE, Value};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Weak;
 use xxhash_rust::xxh3::xxh3_64_with_seed;

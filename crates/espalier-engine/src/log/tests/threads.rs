@@ -2,7 +2,7 @@
 
 use super::*;
 use espalier_storage::{MemoryDevice, SimulatedDevice};
-use parking_lot::Condvar;
+use espalier_sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A device that lets syncs wait at a gate.
@@ -116,7 +116,7 @@ fn a_small_sync_does_not_wait_for_a_large_one() {
     let layout = Layout::new(1024, 64);
     let inner = MemoryDevice::new(layout.bytes());
     let noting =
-        Arc::new(Noting { inner, open: true.into(), opened: Condvar::new(), told: Mutex::default() });
+        Arc::new(Noting { inner, open: Mutex::new(true), opened: Condvar::new(), told: Mutex::default() });
     let device: Arc<dyn Device> = noting.clone();
     let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
     let config = LogConfig { early_binding: u64::MAX, group_bytes: 60_000, ..LogConfig::default() };

@@ -6,7 +6,7 @@ use crate::message::resolve::{KeyMessages, Unfinished};
 use crate::model::piece::PieceHandle;
 use crate::model::value_reader::{Retention, load};
 use crate::{Msn, Op};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -4,7 +4,7 @@
 use crate::dispatch::errno::{Errno, or_errno};
 use crate::protocol::control::{DIFFERENCES_BYTES, TOKEN_BYTES, Token};
 use espalier_fs::{Change, NodeId, TreeDiff, WireReader, WireWriter};
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@
 //! most.
 
 use crate::transport::scheduling_class::QueueActivity;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// If more than one request of so many comes from another client than the one before it, clients

@@ -2,7 +2,7 @@
 
 use super::class::{SchedulingClass, keep_io_priority};
 use crate::metrics::add_alone;
-use parking_lot::Mutex;
+use espalier_sync::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 

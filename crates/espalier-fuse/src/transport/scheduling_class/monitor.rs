@@ -5,7 +5,7 @@ use super::class::{SchedulingClass, may_leave_idle_class};
 use super::class_policy::ClassPolicy;
 use crate::transport::affinity::{BackgroundAffinity, BackgroundMember};
 use crate::transport::config::ThreadLister;
-use parking_lot::{Condvar, Mutex};
+use espalier_sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// How often queues are looked at while one of them is hot.
