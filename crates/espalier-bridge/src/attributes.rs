@@ -3,35 +3,11 @@
 use espalier_client::{Change, Listing, Stat, Time};
 use espalier_fs::{Attr, FileKind, Filter, ModeChange, SetTime};
 
-/// Every kind of file, with its type bits of a mode.
-const KINDS: [(FileKind, u32); 7] = [
-    (FileKind::Regular, libc::S_IFREG),
-    (FileKind::Directory, libc::S_IFDIR),
-    (FileKind::Symlink, libc::S_IFLNK),
-    (FileKind::Fifo, libc::S_IFIFO),
-    (FileKind::Socket, libc::S_IFSOCK),
-    (FileKind::CharDevice, libc::S_IFCHR),
-    (FileKind::BlockDevice, libc::S_IFBLK),
-];
-
-/// The file type bits of a mode.
-fn kind_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    }
-}
-
 /// Attributes as answers have them.
 pub fn stat_of(attr: &Attr) -> Stat {
     Stat {
         ino: attr.ino,
-        mode: kind_bits(attr.kind) | attr.mode & 0o7777,
+        mode: attr.kind.mode_bits() | attr.mode & 0o7777,
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
@@ -48,8 +24,8 @@ pub fn stat_of(attr: &Attr) -> Stat {
 
 /// Which entries of a walk are wanted.
 pub fn filter_of(listing: &Listing) -> Filter {
-    let is_wanted = |bits: u32| u32::from(listing.kinds) >> (bits >> 12) & 1 != 0;
-    let kinds = KINDS.iter().filter(|(_, bits)| is_wanted(*bits)).map(|(kind, _)| *kind).collect();
+    let is_wanted = |kind: &FileKind| u32::from(listing.kinds) >> (kind.mode_bits() >> 12) & 1 != 0;
+    let kinds = FileKind::ALL.into_iter().filter(is_wanted).collect();
     Filter {
         pattern: listing.pattern.clone(),
         kinds: (listing.kinds != 0).then_some(kinds),

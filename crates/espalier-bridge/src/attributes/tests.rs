@@ -2,8 +2,17 @@ use super::*;
 
 #[test]
 fn every_kind_has_its_bits_in_a_mode_and_in_a_listing() {
-    for (kind, bits) in KINDS {
-        assert_eq!(kind_bits(kind), bits);
+    let bits = [
+        libc::S_IFREG,
+        libc::S_IFDIR,
+        libc::S_IFLNK,
+        libc::S_IFIFO,
+        libc::S_IFSOCK,
+        libc::S_IFCHR,
+        libc::S_IFBLK,
+    ];
+    for (kind, bits) in FileKind::ALL.into_iter().zip(bits) {
+        assert_eq!((kind.mode_bits(), FileKind::of_mode(bits | 0o4777)), (bits, Some(kind)));
         let listing = Listing { kinds: 1 << (bits >> 12), ..Listing::default() };
         assert_eq!(filter_of(&listing).kinds, Some(vec![kind]));
     }
@@ -17,6 +26,7 @@ fn every_kind_has_its_bits_in_a_mode_and_in_a_listing() {
         (filter.pattern, filter.size, filter.modified),
         (Some(b"*".to_vec()), Some(1..=2), Some(-1..=3))
     );
+    assert_eq!(FileKind::of_mode(0o777), None);
     // Bits that no kind has let nothing through.
     assert_eq!(filter_of(&Listing { kinds: 1, ..Listing::default() }).kinds, Some(Vec::new()));
 }

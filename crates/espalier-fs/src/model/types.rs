@@ -54,6 +54,37 @@ pub enum FileKind {
     BlockDevice,
 }
 
+impl FileKind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Regular,
+        Self::Directory,
+        Self::Symlink,
+        Self::Fifo,
+        Self::Socket,
+        Self::CharDevice,
+        Self::BlockDevice,
+    ];
+
+    /// The file type bits of `st_mode` (inode(7)).
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Socket => 0o140_000,
+            Self::Symlink => 0o120_000,
+            Self::Regular => 0o100_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Directory => 0o040_000,
+            Self::CharDevice => 0o020_000,
+            Self::Fifo => 0o010_000,
+        }
+    }
+
+    /// The kind that the file type bits of a mode say, if they say one.
+    pub fn of_mode(mode: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.mode_bits() == mode & 0o170_000)
+    }
+}
+
 /// The attributes of a file or directory. Times are nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attr {

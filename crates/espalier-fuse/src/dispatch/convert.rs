@@ -4,7 +4,7 @@ use super::errno::Errno;
 use crate::protocol::request::{SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Moment, Operation, reply};
 use crate::transport::Request;
-use espalier_fs::{Attr, Entry, Fallocate, FileKind, NewNode, RenameMode, SetAttr, SetTime, XattrMode};
+use espalier_fs::{Attr, Entry, Fallocate, NewNode, RenameMode, SetAttr, SetTime, XattrMode};
 
 /// Decodes a request. `payload` is the variable part of the request, or a copy of it.
 pub(super) fn decode<'a>(request: &Request<'a>, payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
@@ -29,19 +29,6 @@ fn moment(nanoseconds: i64) -> Moment {
     }
 }
 
-/// The file type bits of a mode.
-pub(super) fn kind_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    }
-}
-
 /// A node under a name, for a reply.
 pub(super) fn entry(of: &Entry) -> reply::Attributes {
     reply::Attributes { generation: of.generation, ..attributes(&of.attr) }
@@ -58,7 +45,7 @@ pub(super) fn attributes(of: &Attr) -> reply::Attributes {
         ctime: moment(of.ctime),
         btime: moment(of.btime),
         generation: 0,
-        mode: kind_bits(of.kind) | of.mode & 0o7777,
+        mode: of.kind.mode_bits() | of.mode & 0o7777,
         nlink: of.nlink,
         uid: of.uid,
         gid: of.gid,

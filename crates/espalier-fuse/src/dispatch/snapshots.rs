@@ -5,7 +5,7 @@
 //! Each opened snapshot is a file system that cannot be changed, with node ids of its own
 //! (`node_tag`).
 
-use super::convert::{attributes, decode, kind_bits};
+use super::convert::{attributes, decode};
 use super::errno::{Errno, no_xattr, or_errno, shown_path};
 use super::node_tag::{self, SNAPSHOT_DIRECTORY};
 use super::small_reply::{SmallReply, put_xattr};
@@ -231,7 +231,7 @@ impl SnapshotTable {
         let own = snapshot_directory_number(directory);
         let size = (size as usize).min(out.len());
         let mut body = reply::Directory::new(&mut out[..size], plus);
-        let kind = kind_bits(FileKind::Directory) >> 12;
+        let kind = FileKind::Directory.mode_bits() >> 12;
         let mut names: Vec<(u64, Vec<u8>, u64)> = vec![(1, b".".to_vec(), own), (2, b"..".to_vec(), own)];
         // The number of a volume is never used again, so it serves as the cookie of the entry.
         let snapshots = self.fs.snapshots().into_iter().filter(|s| s.directory == directory);

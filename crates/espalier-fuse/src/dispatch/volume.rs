@@ -6,8 +6,7 @@
 
 use super::caller;
 use super::convert::{
-    self, attributes, check_times, decode, fallocate_mode, kind_bits, new_node, rename_mode, set_attr,
-    xattr_mode,
+    self, attributes, check_times, decode, fallocate_mode, new_node, rename_mode, set_attr, xattr_mode,
 };
 use super::dirty_pages::{DirtyPages, PageCaching};
 use super::errno::{Errno, no_xattr, or_errno, shown_path};
@@ -270,7 +269,7 @@ impl ServedVolume {
         let prefetch = self.prefetch.get().filter(|_| plus);
         let mut files = Vec::new();
         let mut each = |entry: espalier_fs::DirEntry<'_>| {
-            let kind = kind_bits(entry.kind) >> 12;
+            let kind = entry.kind.mode_bits() >> 12;
             let known = entry.entry.map(|entry| {
                 let attributes = self.dirty_pages.adjust(convert::entry(entry));
                 (entry.node.0 | self.node_tag, attributes)

@@ -124,23 +124,11 @@ fn answer(caller: &PathCaller, bases: &Bases, call: &Call, with_numbers: bool) -
     }
 }
 
-fn kind_bits(kind: FileKind) -> u32 {
-    match kind {
-        FileKind::Regular => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::CharDevice => libc::S_IFCHR,
-        FileKind::BlockDevice => libc::S_IFBLK,
-    }
-}
-
 fn shown(attr: &Attr, with_numbers: bool) -> String {
     format!(
         "ino {} mode {:o} links {} owner {} {} size {}",
         if with_numbers { attr.ino } else { 0 },
-        kind_bits(attr.kind) | attr.mode,
+        attr.kind.mode_bits() | attr.mode,
         attr.nlink,
         attr.uid,
         attr.gid,

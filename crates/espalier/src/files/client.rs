@@ -230,15 +230,7 @@ fn give(entry: &Entry, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> bool {
 }
 
 fn attr_of(stat: &Stat) -> Attr {
-    let kind = match stat.mode & libc::S_IFMT {
-        libc::S_IFDIR => FileKind::Directory,
-        libc::S_IFLNK => FileKind::Symlink,
-        libc::S_IFIFO => FileKind::Fifo,
-        libc::S_IFSOCK => FileKind::Socket,
-        libc::S_IFCHR => FileKind::CharDevice,
-        libc::S_IFBLK => FileKind::BlockDevice,
-        _ => FileKind::Regular,
-    };
+    let kind = FileKind::of_mode(stat.mode).unwrap_or(FileKind::Regular);
     Attr {
         ino: stat.ino,
         kind,

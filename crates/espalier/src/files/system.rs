@@ -407,15 +407,7 @@ fn remove(dir: &OwnedFd, name: &[u8]) -> FilesResult<()> {
 fn stat(dir: impl AsFd, name: &[u8], flags: AtFlags) -> FilesResult<Attr> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let stat = rustix::fs::statx(dir, name, flags, wanted).map_err(failed)?;
-    let kind = match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
-        FileType::Directory => FileKind::Directory,
-        FileType::Symlink => FileKind::Symlink,
-        FileType::Fifo => FileKind::Fifo,
-        FileType::Socket => FileKind::Socket,
-        FileType::CharacterDevice => FileKind::CharDevice,
-        FileType::BlockDevice => FileKind::BlockDevice,
-        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
-    };
+    let kind = FileKind::of_mode(u32::from(stat.stx_mode)).unwrap_or(FileKind::Regular);
     let time = |time: &rustix::fs::StatxTimestamp| {
         time.tv_sec.saturating_mul(NANOSECONDS).saturating_add(i64::from(time.tv_nsec))
     };
