@@ -31,7 +31,6 @@ impl Condvar {
 
     /// Waits without the lock until it is notified. It may return without that: the caller looks
     /// again at what it waits for.
-    #[inline]
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         guard.without(|inner| (self.inner.wait(inner).unwrap_or_else(PoisonError::into_inner), ()));
     }
@@ -73,13 +72,11 @@ impl Condvar {
     }
 
     /// Wakes one thread that waits.
-    #[inline]
     pub fn notify_one(&self) {
         self.inner.notify_one();
     }
 
     /// Wakes all threads that wait.
-    #[inline]
     pub fn notify_all(&self) {
         self.inner.notify_all();
     }

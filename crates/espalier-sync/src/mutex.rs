@@ -17,7 +17,7 @@ pub struct Mutex<T> {
 /// The value of a [`Mutex`], until it is dropped.
 pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// `None` only while [`Self::without`] runs.
+    /// `None` only while [`Self::without`] or [`Self::unlocked`] runs, which have the guard alone.
     inner: Option<sync::MutexGuard<'a, T>>,
 }
 
@@ -35,13 +35,11 @@ impl<T> Mutex<T> {
 
 impl<T> Mutex<T> {
     /// Waits until no thread holds it. A thread that holds it already waits for ever.
-    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes it if no thread holds it.
-    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.inner.try_lock() {
             Ok(inner) => Some(self.guard(inner)),
@@ -76,7 +74,6 @@ impl<T> Mutex<T> {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[inline]
     fn guard<'a>(&'a self, inner: sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         MutexGuard { mutex: self, inner: Some(inner) }
     }
@@ -114,14 +111,19 @@ impl<T> Deref for MutexGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        self.inner.as_ref().expect("the caller has the guard, so the lock is held")
+        debug_assert!(self.inner.is_some());
+        // SAFETY: the caller has the guard, so no method runs that has it alone. Those return, or
+        // unwind, only with the lock: what they wait by does not panic, and `Relock` takes it again.
+        unsafe { self.inner.as_ref().unwrap_unchecked() }
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.inner.as_mut().expect("the caller has the guard, so the lock is held")
+        debug_assert!(self.inner.is_some());
+        // SAFETY: as for `deref`.
+        unsafe { self.inner.as_mut().unwrap_unchecked() }
     }
 }
 

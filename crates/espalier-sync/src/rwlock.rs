@@ -26,13 +26,11 @@ impl<T> RwLock<T> {
 
 impl<T> RwLock<T> {
     /// Waits until no thread changes the value.
-    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no thread reads or changes the value.
-    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
