@@ -22,7 +22,7 @@ const LINK: &str = "gitdir: ";
 pub enum GitNote {
     /// The index of this repository stays valid.
     KeptWarm(PathBuf),
-    /// Git asks the mount what changed, in the clone.
+    /// Git asks the mount what changed, in the clone: [`hook_setting`].
     AsksMount,
     /// The same in the original, where git has looked at everything once.
     WarmedOriginal(PathBuf),
@@ -45,12 +45,13 @@ impl GitNote {
                 )
             }
             Self::AsksMount => {
-                "set core.fsmonitor and core.untrackedCache in .git, so that git status looks only \
-                                at what changed"
+                "set core.fsmonitor, core.fsmonitorHookVersion and core.untrackedCache in .git, \
+                so that git status looks only at what changed"
                     .into()
             }
             Self::WarmedOriginal(original) => format!(
-                "set the same in {}, and had git look at everything there once; later workspaces begin with that",
+                "set core.fsmonitor, core.fsmonitorHookVersion and core.untrackedCache in {}, and had git look at \
+                 everything there once; later workspaces begin with that",
                 original.display()
             ),
             Self::OwnWorktree(at) => {

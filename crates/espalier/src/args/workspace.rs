@@ -69,9 +69,16 @@ pub(crate) enum WorkspaceCommand {
   espalier ws create big --from /pool/base --quota 20G           what is written there may take 20 GiB
   espalier ws create run --from /pool/base --ttl 7d -- make test runs make in it; gc removes it in the end
 
-Nothing may be at the place; what is there is never merged with. In a git work tree the workspace's own configuration \
-gets core.checkStat=minimal, so that the first git status reads no file; a clone of a linked worktree becomes a worktree \
-of its own.")]
+Nothing may be at the place; what is there is never merged with. Of a git work tree also git's files are prepared, and \
+standard error says what was done, once for all of --count. So the first git status reads no file and looks only at \
+what changed:
+  in the workspace's .git/config: core.checkStat=minimal (in its submodules, too); core.fsmonitor (this program's \
+fsmonitor command), core.fsmonitorHookVersion=2, core.untrackedCache=true
+  in the original's .git/config: the last three, unless a core.fsmonitor is set there or it may not be written; git \
+then looks at everything in the original once, and again after a remount
+  in both: the place of the work tree at the end of .git/index
+  a clone of a linked worktree becomes a worktree of its own, with a detached head; there nothing is set
+--no-git leaves all of that alone.")]
 pub(crate) struct WorkspaceCreate {
     /// Its name
     pub(crate) name: String,
