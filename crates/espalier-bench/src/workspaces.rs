@@ -12,6 +12,7 @@ mod column;
 mod figures;
 mod life;
 mod load;
+mod quota;
 mod removal;
 mod tree;
 
@@ -42,6 +43,7 @@ const PARTS: &[Part] = &[
     Part { name: "changes", run: life::changes },
     Part { name: "undo", run: life::undo },
     Part { name: "list", run: life::list },
+    Part { name: "quota", run: quota::of_workspaces },
     Part { name: "removal", run: removal::of_clones },
     Part { name: "space", run: removal::space },
 ];

@@ -116,6 +116,10 @@ pub(super) fn list(bench: &mut Bench<'_>) -> Result<()> {
         _ => Vec::new(),
     };
     let figure = if bench.column.live > full { "list_all_ms" } else { "list_1000_ms" };
+    // After their creation, or after the last remount: nothing has been compared yet.
+    let command = bench.espalier(&["ws", "list"]);
+    bench.timed("list_first_ms", command)?;
+    bench.show("list_first_ms");
     for _ in 0..bench.count(5) {
         let command = bench.espalier(&["ws", "list"]);
         bench.timed(figure, command)?;
