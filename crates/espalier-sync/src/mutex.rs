@@ -113,7 +113,7 @@ impl<T> Deref for MutexGuard<'_, T> {
     fn deref(&self) -> &T {
         debug_assert!(self.inner.is_some());
         // SAFETY: the caller has the guard, so no method runs that has it alone. Those return, or
-        // unwind, only with the lock: what they wait by does not panic, and `Relock` takes it again.
+        // unwind, only with the lock: a wait does not panic, and `Relock` takes it again.
         unsafe { self.inner.as_ref().unwrap_unchecked() }
     }
 }

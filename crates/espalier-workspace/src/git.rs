@@ -22,7 +22,7 @@ const LINK: &str = "gitdir: ";
 pub enum GitNote {
     /// The index of this repository stays valid.
     KeptWarm(PathBuf),
-    /// Git asks the mount what changed, in the clone: [`hook_setting`].
+    /// Git asks the mount what changed, in the clone: `hook_setting`.
     AsksMount,
     /// The same in the original, where git has looked at everything once.
     WarmedOriginal(PathBuf),
