@@ -29,8 +29,21 @@ struct Below {
 }
 
 impl Below {
+    /// Returns when the signal has had its effect: a process that is told to stop goes on until one
+    /// of its threads has been told, and the others by that one.
     fn signal(&self, what: Signal) {
         signal(self.server, what);
+        while what == Signal::STOP && !self.has_stopped() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.server)).unwrap();
+        threads.flatten().all(|thread| {
+            // A thread that has ended meanwhile does nothing either.
+            fs::read_to_string(thread.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
+        })
     }
 }
 
