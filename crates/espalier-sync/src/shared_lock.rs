@@ -5,7 +5,7 @@
 //! multiprocessor real-time systems", Real-Time Systems 46, 2010): a thread that comes to share the
 //! lock waits for one owner at most. Invariants:
 //! - `state` counts the threads that share the lock, and says whether a thread waits to own it
-//!   ([`WANTED`]) or owns it ([`OWNED`]). The count is zero while the lock is owned.
+//!   (`WANTED`) or owns it (`OWNED`). The count is zero while the lock is owned.
 //! - One thread at a time has the `turn` to want the lock and to own it.
 //! - What a thread waits for changes under `waiting`, or the change is announced under it; so no
 //!   wake-up falls between a look and the rest that follows.
@@ -19,7 +19,8 @@ const WANTED: u32 = 1 << 31;
 /// A thread has the lock alone.
 const OWNED: u32 = 1 << 30;
 
-/// See the [module](self).
+/// A lock that many threads share or one has alone. It is phase-fair: a thread that comes to share
+/// it waits for one owner at most. One that shares it may share it again ([`Self::share_again`]).
 #[derive(Debug, Default)]
 pub struct SharedLock {
     state: AtomicU32,
