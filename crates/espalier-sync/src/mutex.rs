@@ -31,9 +31,7 @@ impl<T> Mutex<T> {
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl<T> Mutex<T> {
     /// Waits until no thread holds it. A thread that holds it already waits for ever.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))

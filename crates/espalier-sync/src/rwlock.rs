@@ -22,9 +22,7 @@ impl<T> RwLock<T> {
     pub fn into_inner(self) -> T {
         self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl<T> RwLock<T> {
     /// Waits until no thread changes the value.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
