@@ -104,7 +104,8 @@ fn devices_without_room_at_any_write() {
 #[test]
 fn stores_with_next_to_no_memory() {
     // 120004: a writer waited without end for a value that only a snapshot held.
-    for seed in seeds(&[120004], 3) {
+    // 16000000: a comparison left a removed key out, for a part ended just before it.
+    for seed in seeds(&[120004, 16_000_000], 3) {
         soak::replay("starved", seed).unwrap_or_else(|e| panic!("{e}"));
     }
 }

@@ -48,13 +48,19 @@ impl ViewedPart {
         if !end_le(view.bounds.end.as_deref(), Some(&summary.last)) {
             view.bounds.end = None;
         }
-        let held = KeyRange { start: summary.first.clone(), end: Some(just_behind(&summary.last)) };
-        let shown = view.range_to_outer(&held);
+        let shown = view.range_to_outer(&KeyRange::through(&summary.first, &summary.last));
         if shown.is_empty() {
             return None;
         }
         let last = view.outward(&summary.last).or(shown.end);
         Some(Self { slot, view, first: shown.start, last })
+    }
+
+    /// The range of keys under which it may show something: what the part holds, cut to the bounds.
+    /// Exact at its end, where `last` may be a key that the bounds exclude.
+    pub(crate) fn shown(&self) -> KeyRange {
+        let summary = &self.slot.summary;
+        self.view.range_to_outer(&KeyRange::through(&summary.first, &summary.last))
     }
 
     /// This part as seen through `view`.
@@ -92,11 +98,6 @@ impl ViewedPart {
         let seen = View { to: moved(&self.view.to)?, ..self.view.clone() };
         Some(Self { slot: self.slot.clone(), view: seen, first, last: Some(last) })
     }
-}
-
-/// The smallest key behind `key`.
-fn just_behind(key: &[u8]) -> Key {
-    [key, &[0]].concat().into()
 }
 
 impl Run {

@@ -151,7 +151,9 @@ impl Comparison {
         let composed = view.compose(&part.view);
         let translation = shortest(&composed);
         let Some(seen) = ViewedPart::viewed(part.slot.clone(), composed) else { return };
-        let range = KeyRange { start: seen.first, end: seen.last.map(|last| [&*last, &[0]].concat().into()) };
+        // Exact: a key that it counted among what both sides see, and that one side does not see,
+        // would be said to have equal messages.
+        let range = seen.shown();
         let entry = self.parts.entry((name_of(&part.slot), translation));
         let entry = entry.or_insert_with(|| SeenPart::new(seen.slot));
         entry.coverage[side].push(range);
