@@ -9,6 +9,7 @@ use crate::workspace::{Lock, Workspace, attribute, clear_identifier, identifier,
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Directories under this name are being made.
@@ -146,7 +147,9 @@ impl Registry {
         let Ok(path) = path.canonicalize() else { return Ok(None) };
         for dir in path.ancestors() {
             let Some(id) = identifier(dir) else { continue };
-            if let Some(known) = self.present.iter().find(|known| known.record.id == id) {
+            // A copy of the whole file system has the same identifiers, and other places.
+            let mut known = self.present.iter().filter(|known| known.record.id == id);
+            if let Some(known) = known.find(|known| is_same(&known.place(), dir)) {
                 return Ok(Some(known.clone()));
             }
             for home in Home::around(dir)? {
@@ -154,13 +157,23 @@ impl Registry {
                     && let Some(record) = Record::load(&home.dir().join(&id))?
                 {
                     let mut workspace = Workspace { home, record };
-                    workspace.note_place(dir)?;
-                    return Ok(Some(workspace));
+                    if !workspace.is_at_its_place() {
+                        workspace.note_place(dir)?;
+                    }
+                    if is_same(&workspace.place(), dir) {
+                        return Ok(Some(workspace));
+                    }
                 }
             }
         }
         Ok(None)
     }
+}
+
+/// True if two paths lead to one directory: one is seen at several paths where it is mounted twice.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let number = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    number(one).is_some_and(|found| number(other) == Some(found))
 }
 
 impl Workspace {
@@ -251,3 +264,6 @@ pub(crate) fn is_identifier(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.len() == 16 && name.iter().all(u8::is_ascii_hexdigit)
 }
+
+#[cfg(test)]
+mod tests;
