@@ -39,6 +39,9 @@ pub enum Error {
         /// Where it was looked for.
         at: PathBuf,
     },
+    /// It was there when it was looked for, and is not any more.
+    #[error("workspace '{0}' is gone: it was discarded, removed or moved meanwhile")]
+    Gone(String),
     /// Several workspaces have the name.
     #[error("several workspaces are called '{0}'; name one by its path")]
     Ambiguous(String),

@@ -83,7 +83,10 @@ impl Registry {
                 homes.push(workspace.home.clone());
             }
             if !collect.dry_run {
-                workspace.tidy(trees)?;
+                match workspace.tidy(trees) {
+                    Err(Error::Gone(_)) => continue,
+                    tidied => tidied?,
+                }
             }
             let Some(reason) = due(trees, workspace)? else { continue };
             let (name, path) = (workspace.record.name.clone(), workspace.place());
@@ -151,21 +154,32 @@ fn collect_missing(
     collect: Collect,
 ) -> Result<Option<Collected>> {
     let dir = workspace.dir();
-    if Lock::is_held(&dir) {
-        // It is being made or discarded.
+    let lock = match collect.dry_run {
+        true if Lock::is_held(&dir) => return Ok(None),
+        true => None,
+        false => match workspace.try_lock_data() {
+            // It is being made or discarded.
+            Ok(None) | Err(Error::Gone(_)) => return Ok(None),
+            locked => locked?,
+        },
+    };
+    if workspace.is_at_its_place() {
+        // A command has found it since it was looked for.
         return Ok(None);
     }
     let discarded = dir.join("discarded").symlink_metadata().is_ok();
     // Made, but never moved to its place.
     let unfinished = dir.join("tree").symlink_metadata().is_ok();
-    let since =
-        if collect.dry_run { workspace.record.missing.unwrap_or(now()) } else { workspace.note_missing()? };
+    let since = match &lock {
+        Some(lock) => workspace.note_missing(lock)?,
+        None => workspace.record.missing.unwrap_or(now()),
+    };
     let over = collect.missing || now().saturating_sub(since) >= MISSING_KEPT_SECONDS;
     if !discarded && !unfinished && !over {
         return Ok(None);
     }
-    if !collect.dry_run {
-        workspace.remove_staging(trees)?;
+    if let Some(lock) = lock {
+        workspace.remove_staging(trees, &lock)?;
         trees.remove_tree(&dir)?;
     }
     let (name, path) = (workspace.record.name.clone(), workspace.place());

@@ -14,8 +14,8 @@ impl Workspace {
     /// [`Error::InUse`] unless `force`; [`Error::Unsuitable`] if the original is not there; of the
     /// system.
     pub fn promote(&mut self, trees: &dyn Trees, processes: &Processes, force: bool) -> Result<()> {
-        let _lock = self.lock(trees)?;
-        let (place, original) = (self.place(), self.find_original()?);
+        let lock = self.lock(trees)?;
+        let (place, original) = (self.place(), self.find_original(&lock)?);
         if place.starts_with(&original) || original.starts_with(&place) {
             return Err(Error::Unsuitable(format!(
                 "{} and {} lie in one another",
@@ -37,8 +37,8 @@ impl Workspace {
             }
         }
         self.record.promoting = true;
-        self.store()?;
+        self.store(&lock)?;
         renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE).at(&original)?;
-        self.complete_promotion()
+        self.complete_promotion(&lock)
     }
 }

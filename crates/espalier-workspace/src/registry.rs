@@ -107,13 +107,16 @@ impl Registry {
             }
         }
         for mut workspace in std::mem::take(&mut self.missing) {
-            match found.get(&workspace.record.id) {
-                Some(place) => {
-                    workspace.note_place(place)?;
-                    self.present.push(workspace);
-                }
-                None if workspace.is_restored()? => self.present.push(workspace),
-                None => self.missing.push(workspace),
+            let is_there = match found.get(&workspace.record.id) {
+                Some(place) => workspace.note_place(place).map(|()| true),
+                None => workspace.is_restored(),
+            };
+            match is_there {
+                Ok(true) => self.present.push(workspace),
+                Ok(false) => self.missing.push(workspace),
+                // Another command has discarded it.
+                Err(Error::Gone(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -177,20 +180,27 @@ fn is_same(one: &Path, other: &Path) -> bool {
 }
 
 impl Workspace {
-    /// Records that it is at `place`, where it was found.
+    /// Records that it is at `place`, where it was found, unless a command is at work on it: a
+    /// lookup waits for no command, and what was found is kept in memory.
     fn note_place(&mut self, place: &Path) -> Result<()> {
-        self.record.place = self.home.relative(place);
+        let place = self.home.relative(place);
+        let lock = self.try_lock_data()?;
+        if lock.is_some() && (self.record.promoting || self.is_at_its_place()) {
+            // Another command has recorded something since it was looked for.
+            return Ok(());
+        }
+        self.record.place = place;
         self.record.missing = None;
-        self.store()
+        lock.map_or(Ok(()), |lock| self.store(&lock))
     }
 
     /// Records that it was not found, and says since when.
-    pub(crate) fn note_missing(&mut self) -> Result<u64> {
+    pub(crate) fn note_missing(&mut self, lock: &Lock) -> Result<u64> {
         match self.record.missing {
             Some(since) => Ok(since),
             None => {
                 self.record.missing = Some(now());
-                self.store()?;
+                self.store(lock)?;
                 Ok(now())
             }
         }
@@ -198,12 +208,18 @@ impl Workspace {
 
     /// True if it is where its record says.
     pub(crate) fn is_present(&mut self) -> Result<bool> {
-        self.complete_promotion()?;
+        if self.record.promoting {
+            match self.lock_data() {
+                Ok(lock) => self.complete_promotion(&lock)?,
+                Err(Error::Gone(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
         Ok(self.is_at_its_place())
     }
 
     /// True if what is at its place bears its identifier.
-    fn is_at_its_place(&self) -> bool {
+    pub(crate) fn is_at_its_place(&self) -> bool {
         identifier(&self.place()).as_deref() == Some(&self.record.id)
     }
 
@@ -211,18 +227,28 @@ impl Workspace {
     /// so when everything was copied to another file system, with numbers that are new. The copy is
     /// the workspace from now on.
     fn is_restored(&mut self) -> Result<bool> {
-        let place = self.place();
-        let is_copy = attribute(&place).is_some_and(|(id, _)| id == self.record.id);
-        if is_copy {
-            set_identifier(&place, &self.record.id)?;
-            self.record.missing = None;
-            self.store()?;
+        if !self.is_copy_at_its_place() {
+            return Ok(false);
         }
-        Ok(is_copy)
+        let lock = self.lock_data()?;
+        if !self.is_copy_at_its_place() {
+            return Ok(false);
+        }
+        if !self.is_at_its_place() {
+            set_identifier(&self.place(), &self.record.id)?;
+            self.record.missing = None;
+            self.store(&lock)?;
+        }
+        Ok(true)
+    }
+
+    /// True if it, or a copy of it, is at its place.
+    fn is_copy_at_its_place(&self) -> bool {
+        attribute(&self.place()).is_some_and(|(id, _)| id == self.record.id)
     }
 
     /// Completes a promotion that a crash interrupted, or forgets it if it had not come that far.
-    pub(crate) fn complete_promotion(&mut self) -> Result<()> {
+    pub(crate) fn complete_promotion(&mut self, lock: &Lock) -> Result<()> {
         if !self.record.promoting {
             return Ok(());
         }
@@ -235,7 +261,7 @@ impl Workspace {
             self.record.note_original(&original)?;
         }
         self.record.promoting = false;
-        self.store()
+        self.store(lock)
     }
 }
 
