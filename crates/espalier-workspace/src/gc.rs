@@ -1,7 +1,7 @@
 //! Removes what is left of workspaces: those whose time is over, or whose process has ended, and
 //! what a crash or `rm -rf` has left in a home.
 
-use crate::discard::Discard;
+use crate::discard::{DISCARDED, Discard};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::process::start_of;
@@ -167,7 +167,7 @@ fn collect_missing(
         // A command has found it since it was looked for.
         return Ok(None);
     }
-    let discarded = dir.join("discarded").symlink_metadata().is_ok();
+    let discarded = dir.join(DISCARDED).symlink_metadata().is_ok();
     // Made, but never moved to its place.
     let unfinished = dir.join("tree").symlink_metadata().is_ok();
     let since = match &lock {
@@ -180,7 +180,7 @@ fn collect_missing(
     }
     if let Some(lock) = lock {
         workspace.remove_staging(trees, &lock)?;
-        trees.remove_tree(&dir)?;
+        workspace.remove_data(trees, lock)?;
     }
     let (name, path) = (workspace.record.name.clone(), workspace.place());
     Ok(Some(Collected { name, path, reason: Reason::Leftover, kept: None }))
@@ -196,8 +196,14 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
             age.is_some_and(|age| age.as_secs() > NEW_KEPT_SECONDS)
         };
         let new = name.as_bytes().starts_with(NEW_PREFIX.as_bytes());
-        let without_record = is_identifier(&name) && !path.join("record").exists() && !Lock::is_held(&path);
-        if !(new || without_record) || !old() {
+        let without_record = is_identifier(&name) && !path.join("record").exists();
+        if !(new || without_record) || Lock::is_held(&path) {
+            continue;
+        }
+        // What was discarded is not wanted any more, unless a command removes it, the lock already;
+        // the rest may be about to be made.
+        let discarded = new && path.join("lock").exists() && path.join(DISCARDED).exists();
+        if !discarded && !old() {
             continue;
         }
         if !dry_run {

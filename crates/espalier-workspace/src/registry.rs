@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Directories under this name are being made.
+/// Directories under this name are being made, or removed.
 pub(crate) const NEW_PREFIX: &str = "new-";
 
 /// The workspaces that a user has around a directory.
