@@ -37,7 +37,7 @@ impl Workspace {
     ///
     /// # Errors
     /// Of the system.
-    fn remove(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
+    pub(crate) fn remove(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
         // In the directory with its data it is nowhere else, and goes with all of it at once.
         let gone = self.dir().join(DISCARDED);
         std::fs::rename(self.place(), &gone).at(&self.place())?;

@@ -1,7 +1,7 @@
 //! Removes what is left of workspaces: those whose time is over, or whose process has ended, and
 //! what a crash or `rm -rf` has left in a home.
 
-use crate::discard::{DISCARDED, Discard};
+use crate::discard::DISCARDED;
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::process::start_of;
@@ -82,20 +82,11 @@ impl Registry {
             if !homes.contains(&workspace.home) {
                 homes.push(workspace.home.clone());
             }
-            if !collect.dry_run {
-                match workspace.tidy(trees) {
-                    Err(Error::Gone(_)) => continue,
-                    tidied => tidied?,
-                }
+            match collect_due(trees, workspace, processes, collect) {
+                // Another command has discarded it since.
+                Err(Error::Gone(_)) => {}
+                due => all.extend(due?),
             }
-            let Some(reason) = due(trees, workspace)? else { continue };
-            let (name, path) = (workspace.record.name.clone(), workspace.place());
-            let kept = match workspace.check_unused(processes) {
-                Err(error) => Some(error.to_string()),
-                Ok(()) if collect.dry_run => None,
-                Ok(()) => discard(trees, workspace, processes, reason)?,
-            };
-            all.push(Collected { name, path, reason, kept });
         }
         for workspace in &mut self.missing {
             if !homes.contains(&workspace.home) {
@@ -115,35 +106,62 @@ impl Registry {
     }
 }
 
-/// Throws away what is due; gives the reason why not.
-fn discard(
+/// Throws a workspace away if that is due, unless processes work in it, or a command does.
+fn collect_due(
     trees: &dyn Trees,
     workspace: &mut Workspace,
     processes: &Processes,
-    reason: Reason,
-) -> Result<Option<String>> {
-    // Whose time is over goes with its changes: that is what the user said.
-    let discard = Discard { force: reason == Reason::Expired };
-    match discard.run(trees, workspace, processes) {
-        Err(error @ (Error::InUse { .. } | Error::Unapplied { .. } | Error::Commits { .. })) => {
-            Ok(Some(error.to_string()))
-        }
-        done => done.map(|()| None),
+    collect: Collect,
+) -> Result<Option<Collected>> {
+    if collect.dry_run {
+        let Some(reason) = due(trees, workspace)? else { return Ok(None) };
+        let kept = workspace.check_unused(processes).err().map(|error| error.to_string());
+        let (name, path) = (workspace.record.name.clone(), workspace.place());
+        return Ok(Some(Collected { name, path, reason, kept }));
     }
+    workspace.tidy(trees)?;
+    if end(workspace).is_none() {
+        return Ok(None);
+    }
+    let Some(lock) = workspace.try_lock(trees)? else { return Ok(None) };
+    // What another command did before this one had the lock counts.
+    let Some(reason) = due(trees, workspace)? else { return Ok(None) };
+    let (name, path) = (workspace.record.name.clone(), workspace.place());
+    // A process may have come since `processes` were looked at.
+    let unused = workspace
+        .check_unused(processes)
+        .and_then(|()| Processes::look(&path))
+        .and_then(|now| workspace.check_unused(&now));
+    let kept = match unused {
+        Err(error @ Error::InUse { .. }) => Some(error.to_string()),
+        looked => {
+            looked?;
+            workspace.remove(trees, lock)?;
+            None
+        }
+    };
+    Ok(Some(Collected { name, path, reason, kept }))
+}
+
+/// What has ended a workspace, whatever it has become.
+fn end(workspace: &Workspace) -> Option<Reason> {
+    if workspace.record.expires.is_some_and(|expires| expires <= now()) {
+        // Whose time is over goes with its changes: that is what the user said.
+        return Some(Reason::Expired);
+    }
+    let ended = |(process, start): (i32, u64)| start_of(process) != Some(start);
+    workspace.record.process.is_some_and(ended).then_some(Reason::ProcessEnded)
 }
 
 /// Why a workspace may go.
 fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
-    if workspace.record.expires.is_some_and(|expires| expires <= now()) {
-        return Ok(Some(Reason::Expired));
-    }
-    let ended = |(process, start): (i32, u64)| start_of(process) != Some(start);
-    if !workspace.record.process.is_some_and(ended) {
-        return Ok(None);
+    let reason = end(workspace);
+    if reason != Some(Reason::ProcessEnded) {
+        return Ok(reason);
     }
     match workspace.check_applied(trees) {
         Err(Error::Unapplied { .. } | Error::Commits { .. }) => Ok(None),
-        done => done.map(|()| Some(Reason::ProcessEnded)),
+        done => done.map(|()| reason),
     }
 }
 
@@ -214,3 +232,6 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
