@@ -79,6 +79,21 @@ pub enum Error {
         /// Its original.
         original: PathBuf,
     },
+    /// A crash has interrupted a promotion, and it cannot be completed.
+    #[error(
+        "workspace '{name}': a crash interrupted its promotion, and since then {} or {} was moved or \
+         replaced; nothing is changed until the workspace is back at {} (espalier workspace gc \
+         --missing forgets it)",
+        place.display(), original.display(), place.display()
+    )]
+    Interrupted {
+        /// The workspace.
+        name: String,
+        /// Where it was.
+        place: PathBuf,
+        /// Where its original was.
+        original: PathBuf,
+    },
     /// The target changed while it was compared.
     #[error("{}: something was changed there meanwhile; nothing was applied, try again", .0.display())]
     Meanwhile(PathBuf),

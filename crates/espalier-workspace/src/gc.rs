@@ -181,9 +181,19 @@ fn collect_missing(
             locked => locked?,
         },
     };
-    if workspace.is_at_its_place() {
+    let is_settled = match &lock {
+        Some(lock) => workspace.complete_promotion(lock)?,
+        None => !workspace.record.promoting,
+    };
+    if is_settled && workspace.is_at_its_place() {
         // A command has found it since it was looked for.
         return Ok(None);
+    }
+    let (name, path) = (workspace.record.name.clone(), workspace.place());
+    if !is_settled && !collect.missing {
+        // It may well be there, under the name of the original.
+        let kept = Some(workspace.interrupted().to_string());
+        return Ok(Some(Collected { name, path, reason: Reason::Leftover, kept }));
     }
     let discarded = dir.join(DISCARDED).symlink_metadata().is_ok();
     // Made, but never moved to its place.
@@ -200,7 +210,6 @@ fn collect_missing(
         workspace.remove_staging(trees, &lock)?;
         workspace.remove_data(trees, lock)?;
     }
-    let (name, path) = (workspace.record.name.clone(), workspace.place());
     Ok(Some(Collected { name, path, reason: Reason::Leftover, kept: None }))
 }
 

@@ -5,7 +5,7 @@ use crate::home::Home;
 use crate::names::{check_name, taken};
 use crate::parallel;
 use crate::record::{Record, now};
-use crate::workspace::{Lock, Workspace, attribute, clear_identifier, identifier, set_identifier};
+use crate::workspace::{Lock, Workspace, attribute, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -107,6 +107,11 @@ impl Registry {
             }
         }
         for mut workspace in std::mem::take(&mut self.missing) {
+            if workspace.record.promoting {
+                // Its place is one of two that changed places, or not.
+                self.missing.push(workspace);
+                continue;
+            }
             let is_there = match found.get(&workspace.record.id) {
                 Some(place) => workspace.note_place(place).map(|()| true),
                 None => workspace.is_restored(),
@@ -132,12 +137,16 @@ impl Registry {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Ambiguous`]; of the system.
     pub fn find(&self, name: &OsStr) -> Result<Workspace> {
-        let mut named = self.present.iter().filter(|known| OsStr::new(&known.record.name) == name);
+        let mut named = self.present.iter().filter(|known| is_named(known, name));
         if let Some(found) = named.next() {
             return match named.next() {
                 Some(_) => Err(Error::Ambiguous(found.record.name.clone())),
                 None => Ok(found.clone()),
             };
+        }
+        if let Some(known) = self.missing.iter().find(|known| known.record.promoting && is_named(known, name))
+        {
+            return Err(known.interrupted());
         }
         match self.at_path(Path::new(name))? {
             Some(found) => Ok(found),
@@ -160,7 +169,10 @@ impl Registry {
                     && let Some(record) = Record::load(&home.dir().join(&id))?
                 {
                     let mut workspace = Workspace { home, record };
-                    if !workspace.is_at_its_place() {
+                    if !workspace.is_present()? {
+                        if workspace.record.promoting {
+                            return Err(workspace.interrupted());
+                        }
                         workspace.note_place(dir)?;
                     }
                     if is_same(&workspace.place(), dir) {
@@ -171,6 +183,10 @@ impl Registry {
         }
         Ok(None)
     }
+}
+
+fn is_named(known: &Workspace, name: &OsStr) -> bool {
+    OsStr::new(&known.record.name) == name
 }
 
 /// True if two paths lead to one directory: one is seen at several paths where it is mounted twice.
@@ -206,12 +222,13 @@ impl Workspace {
         }
     }
 
-    /// True if it is where its record says.
+    /// True if it is where its record says, and its promotion, if a crash interrupted one, could be
+    /// completed.
     pub(crate) fn is_present(&mut self) -> Result<bool> {
         if self.record.promoting {
             match self.lock_data() {
-                Ok(lock) => self.complete_promotion(&lock)?,
-                Err(Error::Gone(_)) => return Ok(false),
+                Ok(lock) if self.complete_promotion(&lock)? => {}
+                Ok(_) | Err(Error::Gone(_)) => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
@@ -246,23 +263,6 @@ impl Workspace {
     fn is_copy_at_its_place(&self) -> bool {
         attribute(&self.place()).is_some_and(|(id, _)| id == self.record.id)
     }
-
-    /// Completes a promotion that a crash interrupted, or forgets it if it had not come that far.
-    pub(crate) fn complete_promotion(&mut self, lock: &Lock) -> Result<()> {
-        if !self.record.promoting {
-            return Ok(());
-        }
-        let (place, original, id) = (self.place(), self.original(), self.record.id.clone());
-        if identifier(&original).as_ref() == Some(&id) {
-            set_identifier(&place, &id)?;
-            clear_identifier(&original)?;
-        }
-        if original.is_dir() {
-            self.record.note_original(&original)?;
-        }
-        self.record.promoting = false;
-        self.store(lock)
-    }
 }
 
 /// Refuses if a workspace around `parent` has the name. Frees the name of one that is gone.
@@ -276,7 +276,7 @@ pub(crate) fn check_free(parent: &Path, name: &str) -> Result<()> {
             continue;
         };
         // One that is being made is at its place when its lock is free.
-        let is_made = known.is_present()? || Lock::is_held(&known.dir());
+        let is_made = known.is_present()? || known.record.promoting || Lock::is_held(&known.dir());
         if is_made || Registry::around(parent)?.has(&known.record.id) {
             return Err(taken(name));
         }

@@ -136,7 +136,7 @@ impl Workspace {
     /// command has left.
     ///
     /// # Errors
-    /// [`Error::Gone`]; of the system.
+    /// [`Error::Gone`]; [`Error::Interrupted`]; of the system.
     pub(crate) fn lock(&mut self, trees: &dyn Trees) -> Result<Lock> {
         let found = self.record.place.clone();
         let lock = self.lock_data()?;
@@ -187,7 +187,9 @@ impl Workspace {
     /// Looks whether it is where the record says, or where it was `found` before, and removes what
     /// a crashed command has left.
     fn make_ready(&mut self, trees: &dyn Trees, lock: &Lock, found: PathBuf) -> Result<()> {
-        self.complete_promotion(lock)?;
+        if !self.complete_promotion(lock)? {
+            return Err(self.interrupted());
+        }
         if !self.is_at_its_place() {
             // Another command had the lock when it was found, so that was not recorded.
             self.record.place = found;
