@@ -9,7 +9,7 @@ use crate::record::now;
 use crate::stage::{Stage, inverse, parts};
 use crate::three_way::Decision;
 use crate::trees::{Change, Step, Trees};
-use crate::workspace::{Workspace, changed_paths};
+use crate::workspace::{Lock, Workspace, changed_paths};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -59,12 +59,12 @@ impl Apply<'_> {
     /// # Errors
     /// [`Error::Meanwhile`]; as for [`Trees::clone_tree`] and [`Trees::rename_all`].
     pub fn run(&self, trees: &dyn Trees, workspace: &mut Workspace) -> Result<ApplyOutcome> {
-        let _lock = workspace.lock(trees)?;
+        let lock = workspace.lock(trees)?;
         let target = match self.to {
             Some(to) => to.canonicalize().at(to)?,
-            None => workspace.find_original()?,
+            None => workspace.find_original(&lock)?,
         };
-        workspace.note_if_original(&target)?;
+        workspace.note_if_original(&target, &lock)?;
         if target.starts_with(workspace.place()) || workspace.place().starts_with(&target) {
             return Err(Error::Unsuitable(format!(
                 "{} and {} lie in one another",
@@ -73,8 +73,8 @@ impl Apply<'_> {
             )));
         }
         let scratch = workspace.scratch()?;
-        let outcome = self.in_scratch(trees, workspace, &target, &scratch);
-        let removed = workspace.remove_staging(trees).and_then(|()| trees.remove_tree(&scratch));
+        let outcome = self.in_scratch(trees, (workspace, &lock), &target, &scratch);
+        let removed = workspace.remove_staging(trees, &lock).and_then(|()| trees.remove_tree(&scratch));
         let outcome = outcome?;
         removed?;
         Ok(outcome)
@@ -83,7 +83,7 @@ impl Apply<'_> {
     fn in_scratch(
         &self,
         trees: &dyn Trees,
-        workspace: &mut Workspace,
+        (workspace, lock): (&mut Workspace, &Lock),
         target: &Path,
         scratch: &Path,
     ) -> Result<ApplyOutcome> {
@@ -103,7 +103,7 @@ impl Apply<'_> {
         if self.check {
             return Ok(ApplyOutcome::Applied(applied));
         }
-        let staged = workspace.staging(trees, target, scratch)?;
+        let staged = workspace.staging(trees, target, scratch, lock)?;
         let names = FileNames::kept(&plan.present);
         let steps = Stage::make(trees, &plan, &frozen, &staged, Some(SystemTime::now()), names)?;
         trees.rename_all(&staged, target, &steps)?;
@@ -111,9 +111,9 @@ impl Apply<'_> {
             take_back_if_changed(trees, &steps, &sides, &staged)?;
         }
         announce(&steps, target);
-        self.advance_base(trees, workspace, &sides, &wanted)?;
+        self.advance_base(trees, (workspace, lock), &sides, &wanted)?;
         workspace.record.applied = Some(now());
-        workspace.store()?;
+        workspace.store(lock)?;
         Ok(ApplyOutcome::Applied(applied))
     }
 
@@ -121,7 +121,7 @@ impl Apply<'_> {
     fn advance_base(
         &self,
         trees: &dyn Trees,
-        workspace: &mut Workspace,
+        (workspace, lock): (&mut Workspace, &Lock),
         sides: &Sides<'_>,
         wanted: &dyn Fn(&Path) -> bool,
     ) -> Result<()> {
@@ -133,8 +133,8 @@ impl Apply<'_> {
         let plan = Plan::make(trees, &sides, wanted, Prefer::Workspace)?;
         let scratch = sides.workspace.with_file_name("base");
         std::fs::create_dir(&scratch).at(&scratch)?;
-        workspace.remove_staging(trees)?;
-        let staged = workspace.staging(trees, sides.base, &scratch)?;
+        workspace.remove_staging(trees, lock)?;
+        let staged = workspace.staging(trees, sides.base, &scratch, lock)?;
         // Only compared with, path by path.
         let names = FileNames::apart(&plan.present);
         let steps = Stage::make(trees, &plan, sides.workspace, &staged, None, names)?;

@@ -4,7 +4,7 @@ use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
 use crate::record::{Checkpoint, now};
 use crate::trees::Trees;
-use crate::workspace::{Workspace, set_identifier};
+use crate::workspace::{Lock, Workspace, set_identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// How a workspace was put back.
@@ -22,12 +22,12 @@ impl Workspace {
     /// # Errors
     /// As for [`Trees::clone_tree`].
     pub fn checkpoint(&mut self, trees: &dyn Trees, message: &str) -> Result<Checkpoint> {
-        let _lock = self.lock(trees)?;
-        self.keep(trees, message)
+        let lock = self.lock(trees)?;
+        self.keep(trees, message, &lock)
     }
 
     /// The same for a caller that holds the lock.
-    fn keep(&mut self, trees: &dyn Trees, message: &str) -> Result<Checkpoint> {
+    fn keep(&mut self, trees: &dyn Trees, message: &str, lock: &Lock) -> Result<Checkpoint> {
         let number = self.record.checkpoints.last().map_or(1, |last| last.number + 1);
         let dir = self.checkpoint_dir(number);
         if dir.symlink_metadata().is_ok() {
@@ -37,7 +37,7 @@ impl Workspace {
         trees.clone_tree(&self.place(), &dir)?;
         let checkpoint = Checkpoint { number, created: now(), message: message.to_owned() };
         self.record.checkpoints.push(checkpoint.clone());
-        self.store()?;
+        self.store(lock)?;
         Ok(checkpoint)
     }
 
@@ -54,7 +54,7 @@ impl Workspace {
         processes: &Processes,
         force: bool,
     ) -> Result<Undone> {
-        let _lock = self.lock(trees)?;
+        let lock = self.lock(trees)?;
         let to = match number {
             Some(number) => self.record.checkpoint(number).cloned(),
             None => self.record.checkpoints.last().cloned(),
@@ -73,7 +73,7 @@ impl Workspace {
         if !force {
             self.check_unused(processes)?;
         }
-        let before = self.keep(trees, &format!("before undo to {}", to.number))?;
+        let before = self.keep(trees, &format!("before undo to {}", to.number), &lock)?;
         let scratch = self.scratch()?;
         let (tree, place) = (scratch.join("tree"), self.place());
         trees.clone_tree(&self.checkpoint_dir(to.number), &tree)?;

@@ -89,8 +89,8 @@ impl Create<'_> {
         let made = self.make(trees, &workspace, &new, (&way.source, &way.place));
         if made.is_err() {
             // The error that matters is the first; gc removes what is left.
+            let _ = std::fs::rename(workspace.dir(), &new);
             let _ = trees.remove_tree(&new);
-            let _ = trees.remove_tree(&workspace.dir());
             let _ = workspace.home.free_name(self.name, &workspace.record.id);
         }
         Ok(Created { git: made?, workspace })

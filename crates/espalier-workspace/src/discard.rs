@@ -2,8 +2,12 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
+use crate::registry::NEW_PREFIX;
 use crate::trees::Trees;
-use crate::workspace::Workspace;
+use crate::workspace::{Lock, Workspace};
+
+/// What a workspace is called that was thrown away, among what is known of it.
+pub(crate) const DISCARDED: &str = "discarded";
 
 /// How a workspace is thrown away.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,16 +28,36 @@ impl Discard {
             workspace.check_unused(processes)?;
             workspace.check_applied(trees)?;
         }
-        // In the directory with its data it is nowhere else, and goes with all of it at once.
-        let gone = workspace.dir().join("discarded");
-        std::fs::rename(workspace.place(), &gone).at(&workspace.place())?;
-        trees.remove_tree(&workspace.dir())?;
-        drop(lock);
-        workspace.home.free_name(&workspace.record.name, &workspace.record.id)
+        workspace.remove(trees, lock)
     }
 }
 
 impl Workspace {
+    /// Removes it with all that is known of it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn remove(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
+        // In the directory with its data it is nowhere else, and goes with all of it at once.
+        let gone = self.dir().join(DISCARDED);
+        std::fs::rename(self.place(), &gone).at(&self.place())?;
+        self.remove_data(trees, lock)
+    }
+
+    /// Removes all that is known of it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn remove_data(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
+        // What cannot be removed as one tree goes entry by entry: then the lock, or the record,
+        // would be gone before the rest is, and the rest would still count as a workspace.
+        let gone = self.home.dir().join(format!("{NEW_PREFIX}{}", self.record.id));
+        std::fs::rename(self.dir(), &gone).at(&self.dir())?;
+        trees.remove_tree(&gone)?;
+        drop(lock);
+        self.home.free_name(&self.record.name, &self.record.id)
+    }
+
     /// Refuses if processes work in it.
     ///
     /// # Errors
@@ -67,3 +91,6 @@ impl Workspace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,9 @@ pub enum Error {
         /// Where it was looked for.
         at: PathBuf,
     },
+    /// It was there when it was looked for, and is not any more.
+    #[error("workspace '{0}' is gone: it was discarded, removed or moved meanwhile")]
+    Gone(String),
     /// Several workspaces have the name.
     #[error("several workspaces are called '{0}'; name one by its path")]
     Ambiguous(String),
@@ -74,6 +77,21 @@ pub enum Error {
         /// Where the workspace is.
         place: PathBuf,
         /// Its original.
+        original: PathBuf,
+    },
+    /// A crash has interrupted a promotion, and it cannot be completed.
+    #[error(
+        "workspace '{name}': a crash interrupted its promotion, and since then {} or {} was moved or \
+         replaced; nothing is changed until the workspace is back at {} (espalier workspace gc \
+         --missing forgets it)",
+        place.display(), original.display(), place.display()
+    )]
+    Interrupted {
+        /// The workspace.
+        name: String,
+        /// Where it was.
+        place: PathBuf,
+        /// Where its original was.
         original: PathBuf,
     },
     /// The target changed while it was compared.

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// [`Error::Unsuitable`] if the system allows no such namespaces, or the original is not found; of
 /// the system.
-pub fn enter(workspace: &mut Workspace) -> Result<PathBuf> {
-    let (place, original) = (workspace.place(), workspace.find_original()?);
+pub fn enter(workspace: &Workspace) -> Result<PathBuf> {
+    let (place, original) = (workspace.place(), workspace.look_for_original()?);
     let here = std::env::current_dir().at(Path::new("."))?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let flags = if uid == 0 { libc::CLONE_NEWNS } else { libc::CLONE_NEWNS | libc::CLONE_NEWUSER };

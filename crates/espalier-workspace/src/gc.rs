@@ -1,7 +1,7 @@
 //! Removes what is left of workspaces: those whose time is over, or whose process has ended, and
 //! what a crash or `rm -rf` has left in a home.
 
-use crate::discard::Discard;
+use crate::discard::DISCARDED;
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::process::start_of;
@@ -82,17 +82,11 @@ impl Registry {
             if !homes.contains(&workspace.home) {
                 homes.push(workspace.home.clone());
             }
-            if !collect.dry_run {
-                workspace.tidy(trees)?;
+            match collect_due(trees, workspace, processes, collect) {
+                // Another command has discarded it since.
+                Err(Error::Gone(_)) => {}
+                due => all.extend(due?),
             }
-            let Some(reason) = due(trees, workspace)? else { continue };
-            let (name, path) = (workspace.record.name.clone(), workspace.place());
-            let kept = match workspace.check_unused(processes) {
-                Err(error) => Some(error.to_string()),
-                Ok(()) if collect.dry_run => None,
-                Ok(()) => discard(trees, workspace, processes, reason)?,
-            };
-            all.push(Collected { name, path, reason, kept });
         }
         for workspace in &mut self.missing {
             if !homes.contains(&workspace.home) {
@@ -112,35 +106,62 @@ impl Registry {
     }
 }
 
-/// Throws away what is due; gives the reason why not.
-fn discard(
+/// Throws a workspace away if that is due, unless processes work in it, or a command does.
+fn collect_due(
     trees: &dyn Trees,
     workspace: &mut Workspace,
     processes: &Processes,
-    reason: Reason,
-) -> Result<Option<String>> {
-    // Whose time is over goes with its changes: that is what the user said.
-    let discard = Discard { force: reason == Reason::Expired };
-    match discard.run(trees, workspace, processes) {
-        Err(error @ (Error::InUse { .. } | Error::Unapplied { .. } | Error::Commits { .. })) => {
-            Ok(Some(error.to_string()))
-        }
-        done => done.map(|()| None),
+    collect: Collect,
+) -> Result<Option<Collected>> {
+    if collect.dry_run {
+        let Some(reason) = due(trees, workspace)? else { return Ok(None) };
+        let kept = workspace.check_unused(processes).err().map(|error| error.to_string());
+        let (name, path) = (workspace.record.name.clone(), workspace.place());
+        return Ok(Some(Collected { name, path, reason, kept }));
     }
+    workspace.tidy(trees)?;
+    if end(workspace).is_none() {
+        return Ok(None);
+    }
+    let Some(lock) = workspace.try_lock(trees)? else { return Ok(None) };
+    // What another command did before this one had the lock counts.
+    let Some(reason) = due(trees, workspace)? else { return Ok(None) };
+    let (name, path) = (workspace.record.name.clone(), workspace.place());
+    // A process may have come since `processes` were looked at.
+    let unused = workspace
+        .check_unused(processes)
+        .and_then(|()| Processes::look(&path))
+        .and_then(|now| workspace.check_unused(&now));
+    let kept = match unused {
+        Err(error @ Error::InUse { .. }) => Some(error.to_string()),
+        looked => {
+            looked?;
+            workspace.remove(trees, lock)?;
+            None
+        }
+    };
+    Ok(Some(Collected { name, path, reason, kept }))
+}
+
+/// What has ended a workspace, whatever it has become.
+fn end(workspace: &Workspace) -> Option<Reason> {
+    if workspace.record.expires.is_some_and(|expires| expires <= now()) {
+        // Whose time is over goes with its changes: that is what the user said.
+        return Some(Reason::Expired);
+    }
+    let ended = |(process, start): (i32, u64)| start_of(process) != Some(start);
+    workspace.record.process.is_some_and(ended).then_some(Reason::ProcessEnded)
 }
 
 /// Why a workspace may go.
 fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
-    if workspace.record.expires.is_some_and(|expires| expires <= now()) {
-        return Ok(Some(Reason::Expired));
-    }
-    let ended = |(process, start): (i32, u64)| start_of(process) != Some(start);
-    if !workspace.record.process.is_some_and(ended) {
-        return Ok(None);
+    let reason = end(workspace);
+    if reason != Some(Reason::ProcessEnded) {
+        return Ok(reason);
     }
     match workspace.check_applied(trees) {
         Err(Error::Unapplied { .. } | Error::Commits { .. }) => Ok(None),
-        done => done.map(|()| Some(Reason::ProcessEnded)),
+        done => done.map(|()| reason),
     }
 }
 
@@ -151,24 +172,44 @@ fn collect_missing(
     collect: Collect,
 ) -> Result<Option<Collected>> {
     let dir = workspace.dir();
-    if Lock::is_held(&dir) {
-        // It is being made or discarded.
+    let lock = match collect.dry_run {
+        true if Lock::is_held(&dir) => return Ok(None),
+        true => None,
+        false => match workspace.try_lock_data() {
+            // It is being made or discarded.
+            Ok(None) | Err(Error::Gone(_)) => return Ok(None),
+            locked => locked?,
+        },
+    };
+    let is_settled = match &lock {
+        Some(lock) => workspace.complete_promotion(lock)?,
+        None => !workspace.record.promoting,
+    };
+    if is_settled && workspace.is_at_its_place() {
+        // A command has found it since it was looked for.
         return Ok(None);
     }
-    let discarded = dir.join("discarded").symlink_metadata().is_ok();
+    let (name, path) = (workspace.record.name.clone(), workspace.place());
+    if !is_settled && !collect.missing {
+        // It may well be there, under the name of the original.
+        let kept = Some(workspace.interrupted().to_string());
+        return Ok(Some(Collected { name, path, reason: Reason::Leftover, kept }));
+    }
+    let discarded = dir.join(DISCARDED).symlink_metadata().is_ok();
     // Made, but never moved to its place.
     let unfinished = dir.join("tree").symlink_metadata().is_ok();
-    let since =
-        if collect.dry_run { workspace.record.missing.unwrap_or(now()) } else { workspace.note_missing()? };
+    let since = match &lock {
+        Some(lock) => workspace.note_missing(lock)?,
+        None => workspace.record.missing.unwrap_or(now()),
+    };
     let over = collect.missing || now().saturating_sub(since) >= MISSING_KEPT_SECONDS;
     if !discarded && !unfinished && !over {
         return Ok(None);
     }
-    if !collect.dry_run {
-        workspace.remove_staging(trees)?;
-        trees.remove_tree(&dir)?;
+    if let Some(lock) = lock {
+        workspace.remove_staging(trees, &lock)?;
+        workspace.remove_data(trees, lock)?;
     }
-    let (name, path) = (workspace.record.name.clone(), workspace.place());
     Ok(Some(Collected { name, path, reason: Reason::Leftover, kept: None }))
 }
 
@@ -182,8 +223,14 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
             age.is_some_and(|age| age.as_secs() > NEW_KEPT_SECONDS)
         };
         let new = name.as_bytes().starts_with(NEW_PREFIX.as_bytes());
-        let without_record = is_identifier(&name) && !path.join("record").exists() && !Lock::is_held(&path);
-        if !(new || without_record) || !old() {
+        let without_record = is_identifier(&name) && !path.join("record").exists();
+        if !(new || without_record) || Lock::is_held(&path) {
+            continue;
+        }
+        // What was discarded is not wanted any more, unless a command removes it, the lock already;
+        // the rest may be about to be made.
+        let discarded = new && path.join("lock").exists() && path.join(DISCARDED).exists();
+        if !discarded && !old() {
             continue;
         }
         if !dry_run {
@@ -194,3 +241,6 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

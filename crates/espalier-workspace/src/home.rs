@@ -57,7 +57,8 @@ impl Home {
         Ok(homes)
     }
 
-    fn below(above: &Path) -> Self {
+    /// The one that lies in `above`, whether it is there or not.
+    pub(crate) fn below(above: &Path) -> Self {
         let name = format!(".espalier-{}", rustix::process::geteuid().as_raw());
         Self { above: above.to_owned(), dir: above.join(name) }
     }

@@ -37,6 +37,8 @@ mod record;
 mod registry;
 mod source;
 mod stage;
+#[cfg(test)]
+mod testing;
 mod three_way;
 mod trees;
 mod workspace;

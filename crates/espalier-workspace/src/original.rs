@@ -3,7 +3,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::record::Record;
-use crate::workspace::{Workspace, identifier};
+use crate::workspace::{Lock, Workspace, identifier};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -29,35 +29,45 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Unsuitable`] if it is not found; of the system.
-    pub fn find_original(&mut self) -> Result<PathBuf> {
+    pub(crate) fn find_original(&mut self, lock: &Lock) -> Result<PathBuf> {
+        let found = self.look_for_original()?;
+        if found != self.original() {
+            self.note_original_place(&found, lock)?;
+        }
+        Ok(found)
+    }
+
+    /// The same for a command that does not hold the lock, and so notes nothing.
+    ///
+    /// # Errors
+    /// As for [`Workspace::find_original`].
+    pub(crate) fn look_for_original(&self) -> Result<PathBuf> {
         let known = self.original();
         if known.is_dir() {
             return Ok(known);
         }
         let found = self.original_among_workspaces()?.or_else(|| self.original_among_neighbours());
-        let Some(found) = found else {
-            return Err(Error::Unsuitable(format!(
+        found.ok_or_else(|| {
+            Error::Unsuitable(format!(
                 "the original, {}, is not there; if it was moved, name it once: \
                  espalier workspace apply {} --check --to DIR",
                 known.display(),
                 self.record.name
-            )));
-        };
-        self.note_original_place(&found)?;
-        Ok(found)
+            ))
+        })
     }
 
     /// Notes that the original is at `dir`, if it is, and nothing is at its recorded path.
-    pub(crate) fn note_if_original(&mut self, dir: &Path) -> Result<()> {
+    pub(crate) fn note_if_original(&mut self, dir: &Path, lock: &Lock) -> Result<()> {
         match !self.original().is_dir() && self.record.is_original(dir) {
-            true => self.note_original_place(dir),
+            true => self.note_original_place(dir, lock),
             false => Ok(()),
         }
     }
 
-    fn note_original_place(&mut self, dir: &Path) -> Result<()> {
+    fn note_original_place(&mut self, dir: &Path, lock: &Lock) -> Result<()> {
         self.record.original = self.home.relative(dir);
-        self.store()
+        self.store(lock)
     }
 
     /// Another workspace has a record of its own.

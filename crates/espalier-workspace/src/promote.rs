@@ -3,8 +3,10 @@
 use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
 use crate::trees::Trees;
-use crate::workspace::{Workspace, identifier};
+use crate::workspace::{Lock, Workspace, clear_identifier, identifier, set_identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 impl Workspace {
     /// Exchanges it and its original, in one step. Afterwards the workspace, under its name and at
@@ -14,8 +16,8 @@ impl Workspace {
     /// [`Error::InUse`] unless `force`; [`Error::Unsuitable`] if the original is not there; of the
     /// system.
     pub fn promote(&mut self, trees: &dyn Trees, processes: &Processes, force: bool) -> Result<()> {
-        let _lock = self.lock(trees)?;
-        let (place, original) = (self.place(), self.find_original()?);
+        let lock = self.lock(trees)?;
+        let (place, original) = (self.place(), self.find_original(&lock)?);
         if place.starts_with(&original) || original.starts_with(&place) {
             return Err(Error::Unsuitable(format!(
                 "{} and {} lie in one another",
@@ -36,9 +38,59 @@ impl Workspace {
                 return Err(Error::InUse { name: original.display().to_string(), processes: found });
             }
         }
+        let Some(numbers) = self.number_of(&place).zip(self.number_of(&original)) else {
+            return Err(Error::Unsuitable(format!(
+                "{} is no directory of this file system; a link to one does not change places",
+                original.display()
+            )));
+        };
         self.record.promoting = true;
-        self.store()?;
+        self.record.promoting_numbers = Some(numbers);
+        self.store(&lock)?;
         renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE).at(&original)?;
-        self.complete_promotion()
+        match self.complete_promotion(&lock)? {
+            true => Ok(()),
+            false => Err(self.interrupted()),
+        }
+    }
+
+    /// Completes a promotion that a crash interrupted, or forgets it if the workspace is where it
+    /// was before. False if neither is so, because something was moved or replaced since: then
+    /// nothing is changed, because what is at these places is not known.
+    pub(crate) fn complete_promotion(&mut self, lock: &Lock) -> Result<bool> {
+        if !self.record.promoting {
+            return Ok(true);
+        }
+        let (place, original) = (self.place(), self.original());
+        let (at_place, at_original) = (self.number_of(&place), self.number_of(&original));
+        let (own, other) = self.record.promoting_numbers.unzip();
+        if own.is_some() && (at_place, at_original) == (other, own) {
+            set_identifier(&place, &self.record.id)?;
+            clear_identifier(&original)?;
+            self.record.note_original(&original)?;
+        } else if at_place == other || !self.is_at_its_place() {
+            return Ok(false);
+        }
+        self.record.promoting = false;
+        self.record.promoting_numbers = None;
+        self.store(lock)?;
+        Ok(true)
+    }
+
+    /// The number of what is at a path, if that is a directory of the file system that the data
+    /// lies in.
+    fn number_of(&self, dir: &Path) -> Option<u64> {
+        let device = self.home.dir().metadata().ok()?.dev();
+        let found = dir.symlink_metadata().ok().filter(std::fs::Metadata::is_dir);
+        found.filter(|found| found.dev() == device).map(|found| found.ino())
+    }
+
+    /// The error for one whose promotion cannot be completed.
+    pub(crate) fn interrupted(&self) -> Error {
+        let (place, original) = (self.place(), self.original());
+        Error::Interrupted { name: self.record.name.clone(), place, original }
     }
 }
+
+#[cfg(test)]
+mod tests;

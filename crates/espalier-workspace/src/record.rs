@@ -47,6 +47,9 @@ pub struct Record {
     pub checkpoints: Vec<Checkpoint>,
     /// It is about to change places with its original.
     pub promoting: bool,
+    /// The numbers (`st_ino`) of its own and the original's directory before that.
+    #[serde(default)]
+    pub promoting_numbers: Option<(u64, u64)>,
     /// Where a command stages files in the tree that it applies changes to.
     #[serde(default, with = "path_text::optional")]
     pub staging: Option<PathBuf>,
@@ -83,6 +86,7 @@ impl Record {
             process: None,
             checkpoints: Vec::new(),
             promoting: false,
+            promoting_numbers: None,
             staging: None,
             missing: None,
         }

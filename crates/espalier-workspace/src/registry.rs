@@ -5,13 +5,14 @@ use crate::home::Home;
 use crate::names::{check_name, taken};
 use crate::parallel;
 use crate::record::{Record, now};
-use crate::workspace::{Lock, Workspace, attribute, clear_identifier, identifier, set_identifier};
+use crate::workspace::{Lock, Workspace, attribute, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Directories under this name are being made.
+/// Directories under this name are being made, or removed.
 pub(crate) const NEW_PREFIX: &str = "new-";
 
 /// The workspaces that a user has around a directory.
@@ -106,13 +107,21 @@ impl Registry {
             }
         }
         for mut workspace in std::mem::take(&mut self.missing) {
-            match found.get(&workspace.record.id) {
-                Some(place) => {
-                    workspace.note_place(place)?;
-                    self.present.push(workspace);
-                }
-                None if workspace.is_restored()? => self.present.push(workspace),
-                None => self.missing.push(workspace),
+            if workspace.record.promoting {
+                // Its place is one of two that changed places, or not.
+                self.missing.push(workspace);
+                continue;
+            }
+            let is_there = match found.get(&workspace.record.id) {
+                Some(place) => workspace.note_place(place).map(|()| true),
+                None => workspace.is_restored(),
+            };
+            match is_there {
+                Ok(true) => self.present.push(workspace),
+                Ok(false) => self.missing.push(workspace),
+                // Another command has discarded it.
+                Err(Error::Gone(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -128,12 +137,16 @@ impl Registry {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Ambiguous`]; of the system.
     pub fn find(&self, name: &OsStr) -> Result<Workspace> {
-        let mut named = self.present.iter().filter(|known| OsStr::new(&known.record.name) == name);
+        let mut named = self.present.iter().filter(|known| is_named(known, name));
         if let Some(found) = named.next() {
             return match named.next() {
                 Some(_) => Err(Error::Ambiguous(found.record.name.clone())),
                 None => Ok(found.clone()),
             };
+        }
+        if let Some(known) = self.missing.iter().find(|known| known.record.promoting && is_named(known, name))
+        {
+            return Err(known.interrupted());
         }
         match self.at_path(Path::new(name))? {
             Some(found) => Ok(found),
@@ -146,7 +159,9 @@ impl Registry {
         let Ok(path) = path.canonicalize() else { return Ok(None) };
         for dir in path.ancestors() {
             let Some(id) = identifier(dir) else { continue };
-            if let Some(known) = self.present.iter().find(|known| known.record.id == id) {
+            // A copy of the whole file system has the same identifiers, and other places.
+            let mut known = self.present.iter().filter(|known| known.record.id == id);
+            if let Some(known) = known.find(|known| is_same(&known.place(), dir)) {
                 return Ok(Some(known.clone()));
             }
             for home in Home::around(dir)? {
@@ -154,8 +169,15 @@ impl Registry {
                     && let Some(record) = Record::load(&home.dir().join(&id))?
                 {
                     let mut workspace = Workspace { home, record };
-                    workspace.note_place(dir)?;
-                    return Ok(Some(workspace));
+                    if !workspace.is_present()? {
+                        if workspace.record.promoting {
+                            return Err(workspace.interrupted());
+                        }
+                        workspace.note_place(dir)?;
+                    }
+                    if is_same(&workspace.place(), dir) {
+                        return Ok(Some(workspace));
+                    }
                 }
             }
         }
@@ -163,34 +185,58 @@ impl Registry {
     }
 }
 
+fn is_named(known: &Workspace, name: &OsStr) -> bool {
+    OsStr::new(&known.record.name) == name
+}
+
+/// True if two paths lead to one directory: one is seen at several paths where it is mounted twice.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let number = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    number(one).is_some_and(|found| number(other) == Some(found))
+}
+
 impl Workspace {
-    /// Records that it is at `place`, where it was found.
+    /// Records that it is at `place`, where it was found, unless a command is at work on it: a
+    /// lookup waits for no command, and what was found is kept in memory.
     fn note_place(&mut self, place: &Path) -> Result<()> {
-        self.record.place = self.home.relative(place);
+        let place = self.home.relative(place);
+        let lock = self.try_lock_data()?;
+        if lock.is_some() && (self.record.promoting || self.is_at_its_place()) {
+            // Another command has recorded something since it was looked for.
+            return Ok(());
+        }
+        self.record.place = place;
         self.record.missing = None;
-        self.store()
+        lock.map_or(Ok(()), |lock| self.store(&lock))
     }
 
     /// Records that it was not found, and says since when.
-    pub(crate) fn note_missing(&mut self) -> Result<u64> {
+    pub(crate) fn note_missing(&mut self, lock: &Lock) -> Result<u64> {
         match self.record.missing {
             Some(since) => Ok(since),
             None => {
                 self.record.missing = Some(now());
-                self.store()?;
+                self.store(lock)?;
                 Ok(now())
             }
         }
     }
 
-    /// True if it is where its record says.
+    /// True if it is where its record says, and its promotion, if a crash interrupted one, could be
+    /// completed.
     pub(crate) fn is_present(&mut self) -> Result<bool> {
-        self.complete_promotion()?;
+        if self.record.promoting {
+            match self.lock_data() {
+                Ok(lock) if self.complete_promotion(&lock)? => {}
+                Ok(_) | Err(Error::Gone(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
         Ok(self.is_at_its_place())
     }
 
     /// True if what is at its place bears its identifier.
-    fn is_at_its_place(&self) -> bool {
+    pub(crate) fn is_at_its_place(&self) -> bool {
         identifier(&self.place()).as_deref() == Some(&self.record.id)
     }
 
@@ -198,31 +244,24 @@ impl Workspace {
     /// so when everything was copied to another file system, with numbers that are new. The copy is
     /// the workspace from now on.
     fn is_restored(&mut self) -> Result<bool> {
-        let place = self.place();
-        let is_copy = attribute(&place).is_some_and(|(id, _)| id == self.record.id);
-        if is_copy {
-            set_identifier(&place, &self.record.id)?;
-            self.record.missing = None;
-            self.store()?;
+        if !self.is_copy_at_its_place() {
+            return Ok(false);
         }
-        Ok(is_copy)
+        let lock = self.lock_data()?;
+        if !self.is_copy_at_its_place() {
+            return Ok(false);
+        }
+        if !self.is_at_its_place() {
+            set_identifier(&self.place(), &self.record.id)?;
+            self.record.missing = None;
+            self.store(&lock)?;
+        }
+        Ok(true)
     }
 
-    /// Completes a promotion that a crash interrupted, or forgets it if it had not come that far.
-    pub(crate) fn complete_promotion(&mut self) -> Result<()> {
-        if !self.record.promoting {
-            return Ok(());
-        }
-        let (place, original, id) = (self.place(), self.original(), self.record.id.clone());
-        if identifier(&original).as_ref() == Some(&id) {
-            set_identifier(&place, &id)?;
-            clear_identifier(&original)?;
-        }
-        if original.is_dir() {
-            self.record.note_original(&original)?;
-        }
-        self.record.promoting = false;
-        self.store()
+    /// True if it, or a copy of it, is at its place.
+    fn is_copy_at_its_place(&self) -> bool {
+        attribute(&self.place()).is_some_and(|(id, _)| id == self.record.id)
     }
 }
 
@@ -237,7 +276,7 @@ pub(crate) fn check_free(parent: &Path, name: &str) -> Result<()> {
             continue;
         };
         // One that is being made is at its place when its lock is free.
-        let is_made = known.is_present()? || Lock::is_held(&known.dir());
+        let is_made = known.is_present()? || known.record.promoting || Lock::is_held(&known.dir());
         if is_made || Registry::around(parent)?.has(&known.record.id) {
             return Err(taken(name));
         }
@@ -251,3 +290,6 @@ pub(crate) fn is_identifier(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.len() == 16 && name.iter().all(u8::is_ascii_hexdigit)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,11 @@ use crate::record::Record;
 use crate::trees::{Change, Trees};
 use espalier_fuse::control::TreeBytes;
 use rustix::fs::{FlockOperation, XattrFlags, flock};
+use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,9 @@ pub enum Changed {
     },
 }
 
-/// One command at a time changes a workspace, as long as this lives.
+/// One command at a time changes a workspace, as long as this lives. Its record is written with
+/// this in hand only, and is what was read since.
+#[derive(Debug)]
 pub(crate) struct Lock(#[allow(dead_code, reason = "the file is held, not read")] File);
 
 impl Lock {
@@ -62,10 +66,31 @@ impl Lock {
     /// # Errors
     /// Of the system.
     pub(crate) fn of(dir: &Path) -> Result<Self> {
+        Self::take(dir, FlockOperation::LockExclusive)?.ok_or_else(|| Error::io(dir, Errno::WOULDBLOCK))
+    }
+
+    /// The same, without waiting: `None` if another command holds it.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn try_of(dir: &Path) -> Result<Option<Self>> {
+        Self::take(dir, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn take(dir: &Path, operation: FlockOperation) -> Result<Option<Self>> {
         let file = dir.join("lock");
-        let open = File::options().create(true).append(true).open(&file).at(&file)?;
-        flock(&open, FlockOperation::LockExclusive).at(&file)?;
-        Ok(Self(open))
+        loop {
+            let open = File::options().create(true).append(true).open(&file).at(&file)?;
+            match flock(&open, operation) {
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                locked => locked.at(&file)?,
+            }
+            // Its last holder may have removed it, with the workspace: then it locks nothing.
+            let number = |of: std::fs::Metadata| (of.dev(), of.ino());
+            if file.metadata().map(number).ok() == Some(open.metadata().map(number).at(&file)?) {
+                return Ok(Some(Self(open)));
+            }
+        }
     }
 
     /// True if a command holds the lock of the workspace whose data is in `dir`, which it makes or
@@ -107,27 +132,85 @@ impl Workspace {
         self.dir().join(format!("checkpoint-{number}"))
     }
 
-    /// Waits until no other command changes it, removes what a crashed one has left, and reads the
-    /// record anew.
+    /// Waits until no other command changes it, reads the record anew, and removes what a crashed
+    /// command has left.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Interrupted`]; of the system.
     pub(crate) fn lock(&mut self, trees: &dyn Trees) -> Result<Lock> {
-        let lock = Lock::of(&self.dir())?;
-        if let Some(record) = Record::load(&self.dir())? {
-            self.record = record;
+        let found = self.record.place.clone();
+        let lock = self.lock_data()?;
+        self.make_ready(trees, &lock, found)?;
+        Ok(lock)
+    }
+
+    /// The same, without waiting: `None` if another command is at work on it.
+    ///
+    /// # Errors
+    /// As for [`Workspace::lock`].
+    pub(crate) fn try_lock(&mut self, trees: &dyn Trees) -> Result<Option<Lock>> {
+        let found = self.record.place.clone();
+        let Some(lock) = self.try_lock_data()? else { return Ok(None) };
+        self.make_ready(trees, &lock, found)?;
+        Ok(Some(lock))
+    }
+
+    /// What [`Workspace::lock`] does before the workspace itself is looked at.
+    ///
+    /// # Errors
+    /// As for [`Workspace::lock`].
+    pub(crate) fn lock_data(&mut self) -> Result<Lock> {
+        self.read_anew(Lock::of(&self.dir()))
+    }
+
+    /// The same, without waiting: `None` if another command is at work on it.
+    ///
+    /// # Errors
+    /// As for [`Workspace::lock`].
+    pub(crate) fn try_lock_data(&mut self) -> Result<Option<Lock>> {
+        let lock = Lock::try_of(&self.dir()).transpose();
+        lock.map(|lock| self.read_anew(lock)).transpose()
+    }
+
+    /// Reads the record under the lock: what was read before may have been changed since.
+    fn read_anew(&mut self, lock: Result<Lock>) -> Result<Lock> {
+        let gone = || Error::Gone(self.record.name.clone());
+        let lock = lock.map_err(|error| match error {
+            Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => gone(),
+            error => error,
+        })?;
+        let record = Record::load(&self.dir())?.ok_or_else(gone)?;
+        self.record = record;
+        Ok(lock)
+    }
+
+    /// Looks whether it is where the record says, or where it was `found` before, and removes what
+    /// a crashed command has left.
+    fn make_ready(&mut self, trees: &dyn Trees, lock: &Lock, found: PathBuf) -> Result<()> {
+        if !self.complete_promotion(lock)? {
+            return Err(self.interrupted());
+        }
+        if !self.is_at_its_place() {
+            // Another command had the lock when it was found, so that was not recorded.
+            self.record.place = found;
+            if !self.is_at_its_place() {
+                return Err(Error::Gone(self.record.name.clone()));
+            }
+            self.record.missing = None;
+            self.store(lock)?;
         }
         let scratch = self.scratch_dir();
         if scratch.symlink_metadata().is_ok() {
             trees.remove_tree(&scratch)?;
         }
-        self.remove_staging(trees)?;
-        Ok(lock)
+        self.remove_staging(trees, lock)
     }
 
     /// Removes what a command that did not end has left, if there is anything, and no command is at
     /// work.
     pub(crate) fn tidy(&mut self, trees: &dyn Trees) -> Result<()> {
-        let has_rest = self.record.staging.is_some() || self.scratch_dir().symlink_metadata().is_ok();
-        match has_rest && !Lock::is_held(&self.dir()) {
-            true => self.lock(trees).map(drop),
+        match self.record.staging.is_some() || self.scratch_dir().symlink_metadata().is_ok() {
+            true => self.try_lock(trees).map(drop),
             false => Ok(()),
         }
     }
@@ -135,7 +218,13 @@ impl Workspace {
     /// An empty directory in which an apply to `target` stages what it brings: `scratch`, or, if
     /// the target lies in a tree with a limit, one in the target, because files with several names
     /// do not cross the border of such a tree.
-    pub(crate) fn staging(&mut self, trees: &dyn Trees, target: &Path, scratch: &Path) -> Result<PathBuf> {
+    pub(crate) fn staging(
+        &mut self,
+        trees: &dyn Trees,
+        target: &Path,
+        scratch: &Path,
+        lock: &Lock,
+    ) -> Result<PathBuf> {
         let inside = |dir: &&Path| dir.starts_with(self.home.above());
         let is_limited = |dir: &Path| trees.limits(dir).is_ok_and(|limits| limits != TreeBytes::default());
         let mut staging = scratch.to_owned();
@@ -143,7 +232,7 @@ impl Workspace {
             staging = target.join(format!(".espalier-{}", self.record.id));
             // Before it is there: so it does not stay, whatever happens.
             self.record.staging = Some(self.home.relative(&staging));
-            self.store()?;
+            self.store(lock)?;
             std::fs::create_dir(&staging).at(&staging)?;
         }
         staging.push("staged");
@@ -152,13 +241,13 @@ impl Workspace {
     }
 
     /// Removes what a command has staged in a target.
-    pub(crate) fn remove_staging(&mut self, trees: &dyn Trees) -> Result<()> {
+    pub(crate) fn remove_staging(&mut self, trees: &dyn Trees, lock: &Lock) -> Result<()> {
         let Some(staging) = self.record.staging.take() else { return Ok(()) };
         let staging = self.home.absolute(&staging);
         if staging.symlink_metadata().is_ok() {
             trees.remove_tree(&staging)?;
         }
-        self.store()
+        self.store(lock)
     }
 
     fn scratch_dir(&self) -> PathBuf {
@@ -172,8 +261,8 @@ impl Workspace {
         Ok(dir)
     }
 
-    /// Writes the record.
-    pub(crate) fn store(&self) -> Result<()> {
+    /// Writes the record, which was read since the lock was taken.
+    pub(crate) fn store(&self, _lock: &Lock) -> Result<()> {
         self.record.store(&self.dir())
     }
 
@@ -296,7 +385,7 @@ pub(crate) fn set_identifier(dir: &Path, id: &str) -> Result<()> {
     let number = dir.metadata().at(dir)?.ino();
     let value = format!("{id} {number}");
     rustix::fs::setxattr(dir, ATTRIBUTE, value.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
-        rustix::io::Errno::OPNOTSUPP => Error::Unsuitable(format!(
+        Errno::OPNOTSUPP => Error::Unsuitable(format!(
             "{}: the file system is mounted without extended attributes (-o noxattr); workspaces need them",
             dir.display()
         )),
@@ -307,7 +396,10 @@ pub(crate) fn set_identifier(dir: &Path, id: &str) -> Result<()> {
 /// Takes the identifier from a directory, if it has one.
 pub(crate) fn clear_identifier(dir: &Path) -> Result<()> {
     match rustix::fs::removexattr(dir, ATTRIBUTE) {
-        Err(rustix::io::Errno::NODATA) => Ok(()),
+        Err(Errno::NODATA) => Ok(()),
         done => done.at(dir),
     }
 }
+
+#[cfg(test)]
+mod tests;

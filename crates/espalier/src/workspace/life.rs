@@ -72,7 +72,7 @@ pub(super) fn promote(asked: &Asked<'_>, args: &WorkspaceForce) -> Result<Exit> 
 }
 
 pub(super) fn exec(asked: &Asked<'_>, args: &WorkspaceExec) -> Result<Exit> {
-    let dir = enter(&mut asked.find(&args.name)?)?;
+    let dir = enter(&asked.find(&args.name)?)?;
     let [program, arguments @ ..] = &args.command[..] else { return Ok(Exit::Usage) };
     let error = Command::new(program).args(arguments).current_dir(&dir).env("PWD", &dir).exec();
     Err(error).with_context(|| format!("{} cannot be run", program.to_string_lossy()))

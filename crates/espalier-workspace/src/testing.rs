@@ -1,0 +1,119 @@
+//! What tests of this crate have in common: workspaces in an ordinary file system, with copies in
+//! place of clones.
+
+use crate::error::{AtPath, Error, Result};
+use crate::home::Home;
+use crate::record::Record;
+use crate::trees::{Change, Step, Trees};
+use crate::workspace::{Workspace, set_identifier};
+use espalier_fuse::control::TreeBytes;
+use std::fs::{create_dir, create_dir_all, remove_dir_all, write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A directory with a home, an original and one workspace of it.
+pub(crate) struct Ground {
+    pub(crate) top: PathBuf,
+    pub(crate) workspace: Workspace,
+    _dir: TempDir,
+}
+
+impl Ground {
+    /// Workspace `w` of `base`; each has a file that bears its name.
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let home = Home::below(&top);
+        let record = Record::new("0123456789abcdef".into(), "w".into(), "w".into(), "base".into());
+        let mut workspace = Workspace { home, record };
+        for tree in [&top.join("base"), &top.join("w"), &workspace.base()] {
+            create_dir_all(tree).unwrap();
+        }
+        write(top.join("base/base"), "").unwrap();
+        write(top.join("w/w"), "").unwrap();
+        write(workspace.base().join("w"), "").unwrap();
+        set_identifier(&top.join("w"), &workspace.record.id).unwrap();
+        workspace.record.note_original(&top.join("base")).unwrap();
+        write_record(&workspace);
+        workspace.home.take_name("w", &workspace.record.id).unwrap();
+        Self { top, workspace, _dir: dir }
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.top.join(path)
+    }
+
+    /// The record as it is now.
+    pub(crate) fn record(&self) -> Record {
+        Record::load(&self.workspace.dir()).unwrap().unwrap()
+    }
+
+    /// Moves the workspace to where it is not looked for.
+    pub(crate) fn move_far(&self) -> PathBuf {
+        let far = self.path("far/away");
+        create_dir_all(&far).unwrap();
+        std::fs::rename(self.path("w"), far.join("w")).unwrap();
+        far.join("w")
+    }
+}
+
+/// Writes a record as a test wants to have it.
+pub(crate) fn write_record(workspace: &Workspace) {
+    workspace.record.store(&workspace.dir()).unwrap();
+}
+
+/// Trees of an ordinary file system.
+pub(crate) struct Plain;
+
+impl Trees for Plain {
+    fn clone_tree(&self, source: &Path, destination: &Path) -> Result<()> {
+        let copied = Command::new("cp").arg("-a").arg("-T").arg(source).arg(destination).status();
+        match copied.at(source)?.success() {
+            true => Ok(()),
+            false => Err(Error::Exists(destination.to_owned())),
+        }
+    }
+
+    fn remove_tree(&self, path: &Path) -> Result<()> {
+        remove_dir_all(path).at(path)
+    }
+
+    fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
+        let names = |of: &Path| -> Result<Vec<_>> {
+            Ok(of.read_dir().at(of)?.flatten().map(|entry| entry.file_name()).collect())
+        };
+        let (before, after) = (names(old)?, names(new)?);
+        before.iter().filter(|name| !after.contains(name)).for_each(|n| each(Change::Removed, n.as_bytes()));
+        after.iter().filter(|name| !before.contains(name)).for_each(|n| each(Change::Added, n.as_bytes()));
+        Ok(())
+    }
+
+    fn restore(&self, dir: &Path, _snapshot: &str) -> Result<()> {
+        Err(Error::NotEspalier(dir.to_owned()))
+    }
+
+    fn rename_all(&self, _staging: &Path, target: &Path, _steps: &[Step]) -> Result<()> {
+        Err(Error::NotEspalier(target.to_owned()))
+    }
+
+    fn exclusive_bytes(&self, _path: &Path) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn limits(&self, _path: &Path) -> Result<TreeBytes> {
+        Ok(TreeBytes::default())
+    }
+
+    fn set_limits(&self, _path: &Path, _limits: TreeBytes) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A copy of a tree, with its attributes, that counts as its own.
+pub(crate) fn copy_with_identifier(from: &Path, to: &Path, id: &str) {
+    create_dir(to).unwrap();
+    Plain.clone_tree(from, to).unwrap();
+    set_identifier(to, id).unwrap();
+}
