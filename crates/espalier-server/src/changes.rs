@@ -2,9 +2,12 @@
 //!
 //! A call by path is made relative to the directory in which the last name lies, which is found
 //! first and stays in use: so what the kernel is told is of the directory in which the change was
-//! made, whatever was moved meanwhile. The change is finished, and no lock held, when the kernel is
-//! told, and the client has its answer afterwards. What the kernel has and has not sent (stores
-//! through shared mappings) is written before the content of a file changes.
+//! made, whatever was moved meanwhile. What the name meant is not looked up here: until the change
+//! another caller may give the name to another file, so the call itself returns the nodes that it
+//! found under its locks. A call on what is at a path opens that first, and is on the open object.
+//! The change is finished, and no lock held, when the kernel is told, and the client has its answer
+//! afterwards. What the kernel has and has not sent (stores through shared mappings) is written
+//! before the content of a file changes.
 
 use crate::admission::Powers;
 use crate::details::check_xattr;
@@ -15,6 +18,13 @@ use espalier_fs::{
     FileKind, FsErrorKind, Handle, Links, NodeId, Open, OwnerChange, PathCaller, RenameHow, XattrMode,
 };
 use espalier_fuse::{ChangedCaches, ClientAccess};
+
+/// A call that gives a name another meaning has found the directory of the name, and changes it
+/// next: here a test has another caller come in between.
+pub(crate) fn before_change() {
+    #[cfg(test)]
+    crate::interleave::stop_if_asked();
+}
 
 /// Makes the changes of a client.
 pub(crate) struct Changer<'a> {
@@ -29,24 +39,9 @@ pub(crate) struct Named {
     pub(crate) name: Vec<u8>,
 }
 
-/// What has a name.
-#[derive(Clone, Copy)]
-pub(crate) struct Object {
-    pub(crate) node: Option<NodeId>,
-    is_directory: bool,
-}
-
 impl Named {
     pub(crate) fn plain_name(&self) -> &[u8] {
         self.name.strip_suffix(b"/").unwrap_or(&self.name)
-    }
-
-    /// What has the name now.
-    pub(crate) fn object(&self, caller: &PathCaller) -> Option<Object> {
-        let how = Open { stay: true, ..Open::default() };
-        let found = caller.open(self.directory.at(self.plain_name()), &how).ok()?;
-        let is_directory = found.stat().is_ok_and(|attr| attr.kind == FileKind::Directory);
-        Some(Object { node: found.node(), is_directory })
     }
 
     /// The name means something else now.
@@ -56,12 +51,6 @@ impl Named {
             (Some(node), false) => changed.name(node, self.plain_name()),
             (None, _) => {}
         }
-    }
-}
-
-fn note(object: Option<Object>, changed: &mut ChangedCaches) {
-    if let Some(node) = object.and_then(|object| object.node) {
-        changed.attributes(node);
     }
 }
 
@@ -131,47 +120,45 @@ impl Changer<'_> {
 
     /// Gives a file another name.
     pub(crate) fn link(&self, old: &[u8], new: &[u8]) -> Outcome<()> {
-        let source = self.named(old)?;
-        let object = source.as_ref().and_then(|source| source.object(self.caller));
-        let from = match &source {
-            Some(source) => source.directory.at(&source.name),
-            None => old.into(),
-        };
-        self.make(new, false, |at| self.caller.link(from, at, Links::Stay))?;
+        let Some(named) = self.named(new)? else { return Ok(self.caller.link(old, new, Links::Stay)?) };
+        before_change();
+        let call = || self.caller.link_node(old, named.directory.at(&named.name), Links::Stay);
+        let file = self.with_room(call)?;
         let mut changed = ChangedCaches::default();
-        note(object, &mut changed);
+        named.changed(false, &mut changed);
+        changed.attributes(file);
         self.tell(changed)
     }
 
-    /// Removes an entry by `call`.
+    /// Removes an entry by `call`, which returns the node that had it.
     fn remove(
         &self,
         path: &[u8],
         with_tree: bool,
-        call: impl Fn(espalier_fs::At<'_>) -> espalier_fs::Result<()>,
+        call: impl Fn(espalier_fs::At<'_>) -> espalier_fs::Result<NodeId>,
     ) -> Outcome<()> {
-        let Some(named) = self.named(path)? else { return Ok(call(path.into())?) };
-        let object = named.object(self.caller);
-        call(named.directory.at(&named.name))?;
+        let Some(named) = self.named(path)? else { return Ok(call(path.into()).map(drop)?) };
+        before_change();
+        let gone = call(named.directory.at(&named.name))?;
         let mut changed = ChangedCaches::default();
         named.changed(with_tree, &mut changed);
-        note(object, &mut changed);
+        changed.attributes(gone);
         self.tell(changed)
     }
 
     /// Removes a name of a file.
     pub(crate) fn unlink(&self, path: &[u8]) -> Outcome<()> {
-        self.remove(path, false, |at| self.caller.unlink(at))
+        self.remove(path, false, |at| self.caller.unlink_node(at))
     }
 
     /// Removes an empty directory.
     pub(crate) fn remove_directory(&self, path: &[u8]) -> Outcome<()> {
-        self.remove(path, false, |at| self.caller.rmdir(at))
+        self.remove(path, false, |at| self.caller.rmdir_node(at))
     }
 
     /// Removes a directory with everything below.
     pub(crate) fn remove_tree(&self, path: &[u8]) -> Outcome<()> {
-        self.remove(path, true, |at| self.caller.remove_tree(at))
+        self.remove(path, true, |at| self.caller.remove_tree_node(at))
     }
 
     /// Clones what is at `old`.
@@ -189,14 +176,14 @@ impl Changer<'_> {
         let (Some(from), Some(to)) = (self.named(old)?, self.named(new)?) else {
             return Ok(self.caller.rename(old, new, how)?);
         };
-        let objects = [from.object(self.caller), to.object(self.caller)];
-        let call = || self.caller.rename(from.directory.at(&from.name), to.directory.at(&to.name), how);
-        self.with_room(call)?;
-        let with_tree = objects.iter().flatten().any(|object| object.is_directory);
+        let call = || self.caller.rename_nodes(from.directory.at(&from.name), to.directory.at(&to.name), how);
+        before_change();
+        let Some(renamed) = self.with_room(call)? else { return Ok(()) };
         let mut changed = ChangedCaches::default();
-        from.changed(with_tree, &mut changed);
-        to.changed(with_tree, &mut changed);
-        objects.into_iter().for_each(|object| note(object, &mut changed));
+        from.changed(renamed.has_tree, &mut changed);
+        to.changed(renamed.has_tree, &mut changed);
+        changed.attributes(renamed.moved);
+        renamed.target.into_iter().for_each(|node| changed.attributes(node));
         self.tell(changed)
     }
 
@@ -340,3 +327,6 @@ impl Changer<'_> {
         Ok(opened)
     }
 }
+
+#[cfg(test)]
+mod tests;

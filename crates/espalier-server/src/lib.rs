@@ -19,4 +19,18 @@ mod stream_threads;
 mod waits;
 mod writes;
 
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;
+#[cfg(test)]
+mod interleave;
+
+#[cfg(test)]
+extern crate self as espalier_server;
+
 pub use server::ClientServer;
+
+#[test]
+fn serves_when_asked() {
+    common::serve_if_asked();
+}

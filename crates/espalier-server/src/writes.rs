@@ -1,6 +1,6 @@
 //! Making and replacing many files.
 
-use crate::changes::Changer;
+use crate::changes::{Changer, before_change};
 use crate::details::check_xattrs;
 use crate::failure::{Failure, Outcome};
 use espalier_bridge::NewFile;
@@ -16,14 +16,12 @@ struct Placed<'f> {
     /// The place of its directory among those that are open.
     directory: usize,
     name: Vec<u8>,
-    /// What the name meant before.
-    victim: Option<NodeId>,
     file: NewFile<'f>,
 }
 
 impl<'f> Placed<'f> {
-    fn new(at: usize, directory: usize, name: Vec<u8>, victim: Option<NodeId>, file: &NewItem<'f>) -> Self {
-        Self { at, directory, name, victim, file: NewFile::of(file) }
+    fn new(at: usize, directory: usize, name: Vec<u8>, file: &NewItem<'f>) -> Self {
+        Self { at, directory, name, file: NewFile::of(file) }
     }
 
     fn as_request<'r>(&'r self, directory: &'r Handle) -> WriteRequest<'r>
@@ -108,8 +106,7 @@ impl Changer<'_> {
         let end = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
         let (above, name) = path.split_at(end);
         if let Some(directory) = directories.nearby(above, name) {
-            let victim = directories.open[directory].child_node(name);
-            return Ok(Placed::new(at, directory, name.to_vec(), victim, file));
+            return Ok(Placed::new(at, directory, name.to_vec(), file));
         }
         let named = match (self.named(path), how.directories) {
             (Err(error), Some(mode)) if error.errno == libc::ENOENT => {
@@ -121,11 +118,10 @@ impl Changer<'_> {
         };
         let is_directory = || Failure::new(libc::EISDIR, "the path is that of a directory");
         let named = named.filter(|named| named.plain_name() == named.name).ok_or_else(is_directory)?;
-        let victim = named.directory.child_node(&named.name);
         let directory = directories.add(named.directory);
         // A name that is no link's: where the path before it leads.
         directories.last = (named.name == name).then_some((above, directory));
-        Ok(Placed::new(at, directory, named.name, victim, file))
+        Ok(Placed::new(at, directory, named.name, file))
     }
 
     /// Refuses what only the kernel can judge.
@@ -153,6 +149,7 @@ impl Changer<'_> {
             placed.iter().map(|file| file.as_request(&directories[file.directory])).collect();
         let how = WriteHow { replace: how.replace, directories: None };
         let mut changed = ChangedCaches::default();
+        before_change();
         self.caller.write_many(&requests, how, &mut |batch| {
             for at in batch.files {
                 let file = &placed[*at];
@@ -160,9 +157,9 @@ impl Changer<'_> {
                 if batch.result.is_ok() {
                     let directory = directories[file.directory].node();
                     directory.into_iter().for_each(|node| changed.name(node, &file.name));
-                    file.victim.into_iter().for_each(|node| changed.attributes(node));
                 }
             }
+            batch.replaced.iter().for_each(|node| changed.attributes(*node));
             true
         });
         if let Err(error) = self.tell(changed) {

@@ -142,13 +142,13 @@ impl FileSystem {
     }
 
     /// Makes files in a directory with one batch; returns how each of as many fared as it dealt
-    /// with.
+    /// with, and what lost its name to it.
     pub(crate) fn write_files(
         &self,
         parent: NodeId,
         files: &[NewFile<'_>],
         maker: &ManyMaker<'_>,
-    ) -> Result<Vec<Result<()>>> {
+    ) -> Result<Vec<Result<Option<NodeId>>>> {
         let block_size = u64::from(self.volume.block_size);
         let growth = || {
             let attributes = |file: &NewFile<'_>| {
@@ -207,14 +207,14 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::IsDirectory`]; of the store.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.unlink_judged(parent, name, Judge::Kernel)
+        self.unlink_judged(parent, name, Judge::Kernel).map(drop)
     }
 
-    /// As [`FileSystem::unlink`].
-    pub(crate) fn unlink_judged(&self, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
-        self.quotas
-            .shrink(parent, growth::attributes, || remove::unlink(&self.names, parent, name, judge))?;
-        self.names_settled((), &[parent])
+    /// As [`FileSystem::unlink`]; returns the node of what had the name.
+    pub(crate) fn unlink_judged(&self, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<NodeId> {
+        let call = || remove::unlink(&self.names, parent, name, judge);
+        let gone = self.quotas.shrink(parent, growth::attributes, call)?;
+        self.names_settled(gone, &[parent])
     }
 
     /// Removes an empty directory.
@@ -223,13 +223,14 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
     /// store.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.rmdir_judged(parent, name, Judge::Kernel)
+        self.rmdir_judged(parent, name, Judge::Kernel).map(drop)
     }
 
-    /// As [`FileSystem::rmdir`].
-    pub(crate) fn rmdir_judged(&self, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
-        self.quotas.shrink(parent, growth::attributes, || remove::rmdir(&self.names, parent, name, judge))?;
-        self.names_settled((), &[parent])
+    /// As [`FileSystem::rmdir`]; returns the node of the directory.
+    pub(crate) fn rmdir_judged(&self, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<NodeId> {
+        let call = || remove::rmdir(&self.names, parent, name, judge);
+        let gone = self.quotas.shrink(parent, growth::attributes, call)?;
+        self.names_settled(gone, &[parent])
     }
 
     /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on
@@ -248,21 +249,21 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.rename_judged((parent, name), (new_parent, new_name), mode, Judge::Kernel)
+        self.rename_judged((parent, name), (new_parent, new_name), mode, Judge::Kernel).map(drop)
     }
 
-    /// As [`FileSystem::rename`].
+    /// As [`FileSystem::rename`]; returns the nodes of what had the two names.
     pub(crate) fn rename_judged(
         &self,
         (parent, name): (NodeId, &[u8]),
         (new_parent, new_name): (NodeId, &[u8]),
         mode: RenameMode,
         judge: Judge<'_>,
-    ) -> Result<()> {
+    ) -> Result<Renamed> {
         let (from, to) = ((parent, name), (new_parent, new_name));
         let charge = self.quotas.charge_rename(from, to, mode)?;
-        charge.end(rename::rename(&self.names, &self.renames, from, to, mode, judge))?;
-        self.names_settled((), &[parent, new_parent])
+        let renamed = charge.end(rename::rename(&self.names, &self.renames, from, to, mode, judge))?;
+        self.names_settled(renamed, &[parent, new_parent])
     }
 
     /// Carries out renames between paths below directory `target` and names in directory `staging`

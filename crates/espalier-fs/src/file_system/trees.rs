@@ -45,9 +45,12 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-        let call = || remove::remove_tree(&self.names, (parent, name), Remains::Nothing, caller);
-        self.without_prefixes(parent, name, || self.quotas.shrink(parent, growth::attributes, call))?;
-        self.names_settled((), &[parent])
+        self.remove_tree_node(parent, name, caller).map(drop)
+    }
+
+    /// As [`FileSystem::remove_tree`]; returns the node of the directory.
+    pub(crate) fn remove_tree_node(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
+        self.take_tree_away((parent, name), Remains::Nothing, caller)
     }
 
     /// As [`FileSystem::remove_tree`], but an empty directory with the same attributes is in the
@@ -57,7 +60,17 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::remove_tree`].
     pub fn empty_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
-        let call = || remove::remove_tree(&self.names, (parent, name), Remains::EmptyDirectory, caller);
+        self.take_tree_away((parent, name), Remains::EmptyDirectory, caller)
+    }
+
+    /// Removes a tree; returns the node that its top had.
+    fn take_tree_away(
+        &self,
+        (parent, name): (NodeId, &[u8]),
+        remains: Remains,
+        caller: &Caller,
+    ) -> Result<NodeId> {
+        let call = || remove::remove_tree(&self.names, (parent, name), remains, caller);
         let (old, _) =
             self.without_prefixes(parent, name, || self.quotas.shrink(parent, growth::attributes, call))?;
         self.names_settled(old, &[parent])

@@ -146,6 +146,17 @@ pub struct Entry {
     pub attr: Attr,
 }
 
+/// What a rename found, under the locks with which it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renamed {
+    /// The node that had the old name.
+    pub moved: NodeId,
+    /// The node that had the new one: what was replaced, or moved the other way.
+    pub target: Option<NodeId>,
+    /// One of them is a directory.
+    pub has_tree: bool,
+}
+
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {

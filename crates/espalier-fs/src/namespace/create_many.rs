@@ -59,7 +59,7 @@ struct Made<'a, 'n> {
 }
 
 /// Makes files in a directory with one batch. Returns how each file fared, of as many as it dealt
-/// with: one at least, if there are any.
+/// with: one at least, if there are any; of a file that was made the node that lost its name to it.
 ///
 /// # Errors
 /// If none of those that it would have made could be: of the directory, and of the commit.
@@ -68,7 +68,7 @@ pub(crate) fn create_many(
     parent: NodeId,
     files: &[NewFile<'_>],
     maker: &ManyMaker<'_>,
-) -> Result<Vec<Result<()>>> {
+) -> Result<Vec<Result<Option<NodeId>>>> {
     let dir = namespace.nodes.dir(parent)?;
     namespace.volume.check_writable()?;
     namespace.nodes.trim_names();
@@ -132,7 +132,7 @@ impl<'a> ManyFiles<'a, '_> {
         files: &[NewFile<'_>],
         names: &mut Names,
         victims: &mut Vec<Option<HeldNode<'a>>>,
-    ) -> Result<Vec<Result<()>>> {
+    ) -> Result<Vec<Result<Option<NodeId>>>> {
         let mut results = Vec::with_capacity(files.len());
         let mut linked = Vec::new();
         for file in files {
@@ -150,7 +150,7 @@ impl<'a> ManyFiles<'a, '_> {
                     linked.push(victim.id);
                 }
             }
-            results.push(Ok(()));
+            results.push(Ok(victim.as_ref().map(|victim| victim.id)));
             victims.push(victim);
         }
         Ok(results)
@@ -161,7 +161,7 @@ impl<'a> ManyFiles<'a, '_> {
         &self,
         files: &'f [NewFile<'f>],
         victims: &'n [Option<HeldNode<'_>>],
-        results: &mut [Result<()>],
+        results: &mut [Result<Option<NodeId>>],
     ) -> Result<Vec<Plan<'f, 'n>>> {
         let prefix = self.dir.content_prefix(self.tree.epoch);
         let mut plans = Vec::with_capacity(files.len());

@@ -14,8 +14,8 @@ use crate::references::HeldNode;
 use espalier_engine::Batch;
 use std::sync::Arc;
 
-/// Removes the entry of an object that is no directory.
-pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
+/// Removes the entry of an object that is no directory. Returns the node of that object.
+pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<NodeId> {
     let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
     namespace.volume.check_writable()?;
@@ -42,11 +42,11 @@ pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8], judge: 
     releases.add(namespace.orphans.name_removed(&held, states.of(&held), removal, lsn));
     names.version += 1;
     namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
-    Ok(())
+    Ok(held.id)
 }
 
-/// Removes an empty directory.
-pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
+/// Removes an empty directory. Returns its node.
+pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<NodeId> {
     let dir = namespace.nodes.dir(parent)?;
     match name {
         b"." => return fail(FsErrorKind::Invalid, "a directory cannot be removed by the name ."),
@@ -84,7 +84,7 @@ pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8], judge: J
     names.version += 1;
     namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
     unlinked.removed();
-    Ok(())
+    Ok(held.id)
 }
 
 /// Refuses what the rights of the caller do not allow.

@@ -203,7 +203,8 @@ impl Default for RenameLock {
     }
 }
 
-/// Moves an entry; what is in use in it and below stays in use.
+/// Moves an entry; what is in use in it and below stays in use. Returns the nodes of what had the
+/// two names.
 pub(crate) fn rename(
     namespace: &Namespace,
     lock: &RenameLock,
@@ -211,7 +212,7 @@ pub(crate) fn rename(
     (new_parent, new_name): (NodeId, &[u8]),
     mode: RenameMode,
     judge: Judge<'_>,
-) -> Result<()> {
+) -> Result<Renamed> {
     let (from, to) = (namespace.nodes.dir(parent)?, namespace.nodes.dir(new_parent)?);
     check_name(name)?;
     check_name(new_name)?;
@@ -220,28 +221,30 @@ pub(crate) fn rename(
     let is_dir = |held: Option<HeldNode<'_>>| held.is_some_and(|h| h.is_dir());
     let exclusive =
         is_dir(namespace.lookup.find(&from, name)?) || is_dir(namespace.lookup.find(&to, new_name)?);
-    if !exclusive && rename_shared(namespace, lock, &request)? == RenameOutcome::Done {
-        return Ok(());
+    if !exclusive && let Some(renamed) = rename_shared(namespace, lock, &request)? {
+        return Ok(renamed);
     }
     namespace.orphans.drain_below(&namespace.tree, &from, name);
     namespace.orphans.drain_below(&namespace.tree, &to, new_name);
     rename_exclusive(namespace, &request)
 }
 
+/// Renames beside other operations; `None`, and nothing is done, if others have to be excluded.
 fn rename_shared(
     namespace: &Namespace,
     lock: &RenameLock,
     request: &RenameRequest<'_>,
-) -> Result<RenameOutcome> {
+) -> Result<Option<Renamed>> {
     let mut releases = namespace.references.release_later();
     let mut held = Vec::new();
     let tree = namespace.tree.shared();
     let _renames = (request.from.id != request.to.id).then(|| lock.0.lock());
     let mut mover = Mover { namespace, tree: &tree, exclusive: false, commits: &mut Commits::Single };
-    mover.rename(request, &mut held, &mut releases)
+    let outcome = mover.rename(request, &mut held, &mut releases)?;
+    Ok(renamed(&held).filter(|_| outcome == RenameOutcome::Done))
 }
 
-fn rename_exclusive(namespace: &Namespace, request: &RenameRequest<'_>) -> Result<()> {
+fn rename_exclusive(namespace: &Namespace, request: &RenameRequest<'_>) -> Result<Renamed> {
     let mut releases = namespace.references.release_later();
     let (mut held, mut held_again) = (Vec::new(), Vec::new());
     let tree = namespace.tree.exclusive_for_move();
@@ -250,7 +253,15 @@ fn rename_exclusive(namespace: &Namespace, request: &RenameRequest<'_>) -> Resul
         namespace.area_merger().merge(&tree, request.from, request.to, &mut releases)?;
         mover.rename(request, &mut held_again, &mut releases)?;
     }
-    Ok(())
+    // With the locks held all the time both have found the same.
+    renamed(&held).ok_or_else(|| no_entry(request.name))
+}
+
+/// The nodes that [`Mover::rename`] has found.
+fn renamed(held: &[HeldNode<'_>]) -> Option<Renamed> {
+    let (source, target) = (held.first()?, held.get(1));
+    let has_tree = source.is_dir() || target.is_some_and(|target| target.is_dir());
+    Some(Renamed { moved: source.id, target: target.map(|target| target.id), has_tree })
 }
 
 /// Renames with the tree lock held.
@@ -263,8 +274,8 @@ pub(crate) struct Mover<'a, 'b> {
 }
 
 impl<'a> Mover<'a, '_> {
-    /// Moves an entry. The nodes that it concerns are added to `held`, to be given back after the
-    /// locks.
+    /// Moves an entry. The nodes that it concerns are added to `held`, first the one that moves, to
+    /// be given back after the locks.
     pub(crate) fn rename(
         &mut self,
         request: &RenameRequest<'_>,

@@ -2,6 +2,9 @@
 //!
 //! Each finds out in the order of the kernel what is wrong, and then has the call by node made with
 //! a judge, which looks at the caller's rights once more when all is locked.
+//!
+//! Another caller may come between the two, so a call whose caller has to know which node it was on
+//! (to tell a kernel) gets that from the call by node.
 
 use crate::model::access::{Granted, Judge, SEARCH, WRITE};
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -97,6 +100,19 @@ impl PathCaller {
     /// [`FsErrorKind::Permission`] for a directory, or as the policy says;
     /// [`FsErrorKind::CrossesVolumes`]; as for [`PathCaller::mkdir`].
     pub fn link<'a, 'b>(&self, old: impl Into<At<'a>>, path: impl Into<At<'b>>, links: Links) -> Result<()> {
+        self.link_node(old, path, links).map(drop)
+    }
+
+    /// As [`PathCaller::link`]; returns the node by which a mount knows the file.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::link`].
+    pub fn link_node<'a, 'b>(
+        &self,
+        old: impl Into<At<'a>>,
+        path: impl Into<At<'b>>,
+        links: Links,
+    ) -> Result<NodeId> {
         let source = self.object(old.into(), links)?;
         let (dir, name) = self.name_to_make(path.into(), false)?;
         let credentials = self.credentials();
@@ -116,7 +132,7 @@ impl PathCaller {
             return crosses_volumes();
         }
         let entry = to.fs().link_judged(from.node.id, to.node.id, &name, Some(&judge))?;
-        Hold::of_entry(&to.volume, &entry).map(drop)
+        Hold::of_entry(&to.volume, &entry).map(|held| held.node.id)
     }
 
     /// Removes a name of a file that is no directory.
@@ -124,6 +140,14 @@ impl PathCaller {
     /// # Errors
     /// [`FsErrorKind::IsDirectory`]; [`FsErrorKind::Permission`] where the sticky bit forbids it.
     pub fn unlink<'a>(&self, path: impl Into<At<'a>>) -> Result<()> {
+        self.unlink_node(path).map(drop)
+    }
+
+    /// As [`PathCaller::unlink`]; returns the node by which a mount knows the file.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::unlink`].
+    pub fn unlink_node<'a>(&self, path: impl Into<At<'a>>) -> Result<NodeId> {
         let Named { dir, name, is_slash, victim } = match self.named(path.into())? {
             Ok(named) => named,
             Err(_) => return fail(FsErrorKind::IsDirectory, "a directory is not removed by unlink"),
@@ -149,6 +173,14 @@ impl PathCaller {
     /// [`FsErrorKind::Busy`] for the root; [`FsErrorKind::Permission`] where the sticky bit forbids
     /// it.
     pub fn rmdir<'a>(&self, path: impl Into<At<'a>>) -> Result<()> {
+        self.rmdir_node(path).map(drop)
+    }
+
+    /// As [`PathCaller::rmdir`]; returns the node by which a mount knew the directory.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::rmdir`].
+    pub fn rmdir_node<'a>(&self, path: impl Into<At<'a>>) -> Result<NodeId> {
         let (dir, name) = self.directory_to_remove(path.into())?;
         let hold = live(&dir)?;
         hold.fs().rmdir_judged(hold.node.id, &name, self.judge())
@@ -167,6 +199,20 @@ impl PathCaller {
         new: impl Into<At<'b>>,
         how: RenameHow,
     ) -> Result<()> {
+        self.rename_nodes(old, new, how).map(drop)
+    }
+
+    /// As [`PathCaller::rename`]; returns the nodes by which a mount knows what had the two names;
+    /// `None` if both are names of one file, which stay.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::rename`].
+    pub fn rename_nodes<'a, 'b>(
+        &self,
+        old: impl Into<At<'a>>,
+        new: impl Into<At<'b>>,
+        how: RenameHow,
+    ) -> Result<Option<Renamed>> {
         let (from, to) = (self.name(old.into())?, self.name(new.into())?);
         let (Last::Name(name), from, old_slash) = (from.1, from.0, from.2) else {
             return fail(FsErrorKind::Busy, "this entry has no name to move");
@@ -199,11 +245,11 @@ impl PathCaller {
             return fail(kind, "the target contains what is to be moved");
         }
         if target.as_ref().is_some_and(|target| target.is_same(&source)) {
-            return Ok(());
+            return Ok(None);
         }
         self.check_rename((&from, &source), (&to, target.as_ref()), how)?;
         drop((source, target));
-        self.rename_in((&from, &name), (&to, &new_name), how)
+        self.rename_in((&from, &name), (&to, &new_name), how).map(Some)
     }
 
     /// Refuses a rename in the order of the kernel.
@@ -240,7 +286,12 @@ impl PathCaller {
         }
     }
 
-    fn rename_in(&self, from: (&PathPlace, &[u8]), to: (&PathPlace, &[u8]), how: RenameHow) -> Result<()> {
+    fn rename_in(
+        &self,
+        from: (&PathPlace, &[u8]),
+        to: (&PathPlace, &[u8]),
+        how: RenameHow,
+    ) -> Result<Renamed> {
         let old = live(from.0)?;
         let PathPlace::Node(new) = to.0 else { return crosses_volumes() };
         if old.volume.id() != new.volume.id() {

@@ -201,15 +201,6 @@ impl Handle {
         self.place.attr()
     }
 
-    /// What a mount knows the entry `name` of this directory by; no rights are asked. `None` if
-    /// there is no such entry, or that is not known.
-    pub fn child_node(&self, name: &[u8]) -> Option<NodeId> {
-        match self.place.child(name, &self.caller.paths.snapshots) {
-            Ok(Some(PathPlace::Node(child))) if child.volume.is_live() => Some(child.node.id),
-            _ => None,
-        }
-    }
-
     /// Fills `out` from byte `offset` as far as the file reaches; returns the number of bytes.
     ///
     /// # Errors

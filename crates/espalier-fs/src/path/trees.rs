@@ -100,9 +100,17 @@ impl PathCaller {
     /// As for [`FileSystem::remove_tree`](crate::FileSystem::remove_tree) and
     /// [`PathCaller::rmdir`].
     pub fn remove_tree<'a>(&self, path: impl Into<At<'a>>) -> Result<()> {
+        self.remove_tree_node(path).map(drop)
+    }
+
+    /// As [`PathCaller::remove_tree`]; returns the node by which a mount knew the directory.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::remove_tree`].
+    pub fn remove_tree_node<'a>(&self, path: impl Into<At<'a>>) -> Result<NodeId> {
         let (dir, name) = self.directory_to_remove(path.into())?;
         let hold = changeable(&dir)?;
-        hold.fs().remove_tree(hold.node.id, &name, &self.owner())
+        hold.fs().remove_tree_node(hold.node.id, &name, &self.owner())
     }
 
     /// Makes `new` a clone of what is at `old`, with everything below: the same content, times,

@@ -51,6 +51,8 @@ pub struct WrittenBatch<'r> {
     pub files: &'r [usize],
     /// All of them are there, or none; a file that was refused for itself is alone.
     pub result: Result<()>,
+    /// The nodes by which a mount knows what lost a name to one of them.
+    pub replaced: &'r [NodeId],
 }
 
 /// Files of one directory, as places among those that were asked for.
@@ -88,7 +90,7 @@ impl PathCaller {
             left = &left[count..];
             let goes_on = match self.directory_of(requests[*first].at, how) {
                 Ok(directory) => self.write_group(requests, &Group { directory, files }, how, each),
-                Err(error) => each(WrittenBatch { files, result: Err(error) }),
+                Err(error) => each(WrittenBatch { files, result: Err(error), replaced: &[] }),
             };
             if !goes_on {
                 return;
@@ -146,17 +148,23 @@ impl PathCaller {
                     continue;
                 }
                 Err(error) if is_full(&error) => vec![Err(error)],
-                Err(error) => return each(WrittenBatch { files: left, result: Err(error) }),
+                Err(error) => {
+                    return each(WrittenBatch { files: left, result: Err(error), replaced: &[] });
+                }
             };
             let (done, rest) = left.split_at(results.len().clamp(1, files.len()));
             left = rest;
             let written: Vec<_> =
                 done.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(at, _)| *at).collect();
-            if !written.is_empty() && !each(WrittenBatch { files: &written, result: Ok(()) }) {
+            let replaced: Vec<_> =
+                results.iter().filter_map(|result| result.as_ref().ok().copied().flatten()).collect();
+            let made = WrittenBatch { files: &written, result: Ok(()), replaced: &replaced };
+            if !written.is_empty() && !each(made) {
                 return false;
             }
             for (at, result) in done.iter().zip(results) {
-                if result.is_err() && !each(WrittenBatch { files: &[*at], result }) {
+                let Err(error) = result else { continue };
+                if !each(WrittenBatch { files: &[*at], result: Err(error), replaced: &[] }) {
                     return false;
                 }
             }
@@ -170,7 +178,7 @@ impl PathCaller {
         requests: &[WriteRequest<'_>],
         group: &Group<'_>,
         how: WriteHow,
-    ) -> Result<Vec<Result<()>>> {
+    ) -> Result<Vec<Result<Option<NodeId>>>> {
         let hold = live(&group.directory)?;
         let (node, fs) = (hold.node.id, hold.fs());
         let mut files = Vec::with_capacity(group.files.len());

@@ -79,6 +79,11 @@ impl Mounted {
         self.directory.path()
     }
 
+    /// The file that the server has as its image.
+    pub(crate) fn image(&self) -> &Path {
+        self.image.path()
+    }
+
     /// A client whose root is the mount's.
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.path()).unwrap()
@@ -157,9 +162,14 @@ pub(crate) fn again(wrapper: &[&str], name: &str, variables: &[(&str, &str)]) ->
     command.status().unwrap().success()
 }
 
+/// The image that this process serves, if it was started for that.
+pub(crate) fn served_image() -> Option<PathBuf> {
+    std::env::var_os(IMAGE).map(PathBuf::from)
+}
+
 /// Serves, if this process was started for that; returns when the mount has ended.
 pub(crate) fn serve_if_asked() {
-    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
+    let Some(image) = served_image() else { return };
     let mut options = MountOptions { source: image.clone(), ..MountOptions::default() };
     for option in std::env::var(OPTIONS).unwrap().split(',').filter(|option| !option.is_empty()) {
         assert_eq!(options.apply(option), Ok(true), "{option}");
