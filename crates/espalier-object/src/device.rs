@@ -9,8 +9,8 @@
 //! Invariants:
 //! - a block is looked for in this order: what changed since the last publishing began (`overlay`),
 //!   what is being published (`frozen`), the map;
-//! - after the first failure to publish every write and sync fails (the *latch*), and nothing is
-//!   deleted any more;
+//! - after the first failure to publish, or a panic in it, every write and sync fails (the
+//!   *latch*), and nothing is deleted any more;
 //! - locks: publishing, then the journal's writer, then state; state is never held while a request
 //!   is waited for.
 

@@ -2,7 +2,7 @@
 
 use super::error;
 use super::options::Options;
-use crate::bucket::{Failure, Version};
+use crate::bucket::{Failure, FailureKind, Version};
 use crate::cache::FrameCache;
 use crate::format::{NewObject, ObjectId, Root};
 use crate::journal::Journal;
@@ -75,9 +75,10 @@ impl State {
     pub(super) fn seal(&mut self, inner: &Inner) {
         let Some(builder) = self.active.take() else { return };
         let segment = Arc::new(builder.seal());
-        segment.begin_upload(&inner.requests);
         self.unpublished.insert(segment.object.id, segment.object);
-        self.resident.insert(segment.object.id, segment);
+        self.resident.insert(segment.object.id, Arc::clone(&segment));
+        // Last: if it panics, a sync finds the segment and uploads it.
+        segment.begin_upload(&inner.requests);
     }
 
     /// The number of a new object.
@@ -160,6 +161,31 @@ pub(super) struct Chain {
     pub(super) delta: RunMap,
     /// When the last root was put, by the environment's clock.
     pub(super) put_at: Duration,
+}
+
+/// Work that must not be left half done: dropped before [`Attempt::ended`], as by a panic, it takes
+/// all later writes and syncs from the device. What such work took out of the overlay is in no root,
+/// so a sync after it would claim what is not so.
+pub(super) struct Attempt<'a>(Option<&'a Inner>);
+
+impl<'a> Attempt<'a> {
+    pub(super) fn begin(inner: &'a Inner) -> Self {
+        Self(Some(inner))
+    }
+
+    /// The work came to an end, good or bad.
+    pub(super) fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0 {
+            let what = "publishing panicked half-way: this is a bug, please report it";
+            inner.latch(&Failure::new(FailureKind::Unknown, what), Operation::Sync);
+        }
+    }
 }
 
 impl Inner {

@@ -8,9 +8,9 @@
 //! - a root names only objects that were acknowledged before it was put;
 //! - the position of the journal that a root has is that of the changes which it has;
 //! - between two publishings, map and object table are those of the root that is there; if
-//!   publishing fails they may be ahead of it, and the device is latched.
+//!   publishing fails or panics they may be ahead of it, and the device is latched.
 
-use super::inner::{Chain, Inner};
+use super::inner::{Attempt, Chain, Inner};
 use crate::bucket::{Condition, Failure, Request};
 use crate::format::{
     Header, Holder, JournalPosition, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root,
@@ -83,11 +83,13 @@ impl Inner {
         let mut chain = self.chain.lock();
         self.writable(Operation::Sync)?;
         let (close, forced) = (matches!(scope, Scope::Close), matches!(scope, Scope::Close | Scope::Renew));
+        let attempt = Attempt::begin(self);
         let changes = self.freeze(scope);
         if changes.is_empty() && !forced {
+            attempt.ended();
             return Ok(());
         }
-        match self.try_publish(&mut chain, &changes, close) {
+        let outcome = match self.try_publish(&mut chain, &changes, close) {
             Ok(Replaced::Done(version)) => {
                 chain.version = version;
                 if let (Some(journal), Some(record)) = (&self.journal, changes.journaled) {
@@ -100,7 +102,9 @@ impl Inner {
             }
             Ok(Replaced::Lost(found)) => Err(self.fenced(whose(&found))),
             Err(failure) => Err(self.latch(&failure, Operation::Sync)),
-        }
+        };
+        attempt.ended();
+        outcome
     }
 
     /// What the new root shall have that the last one has not.
