@@ -306,7 +306,11 @@ impl Journal {
         writer.last = number;
         writer.last_in[writer.half] = number;
         writer.taken += wanted;
-        match self.device.write_at(block * BLOCK as u64, &all) {
+        // A panic leaves a gap, behind which no record counts: so nothing is appended after it.
+        writer.broken = Some("a record was left half written".into());
+        let outcome = self.device.write_at(block * BLOCK as u64, &all);
+        writer.broken = None;
+        match outcome {
             Ok(()) => Appended::Done(number),
             Err(error) => {
                 writer.fail(self.name(), &error);

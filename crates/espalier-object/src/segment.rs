@@ -4,7 +4,7 @@
 //! sealed and uploaded as a [`Segment`], whose bytes never change. What of it is in memory is read
 //! from there; once the server has acknowledged it, the memory may go.
 
-use crate::bucket::{Condition, Failure, Request, Ticket};
+use crate::bucket::{Condition, Failure, FailureKind, Request, Ticket};
 use crate::format::{FRAME_BLOCKS, Header, NewObject, ObjectId, ObjectKind, frame_bytes, frame_sum, trailer};
 use crate::requests::Requests;
 use bytes::Bytes;
@@ -149,15 +149,18 @@ impl Segment {
     /// If it did not, however often it was tried; the same from then on.
     pub(crate) fn finish_upload(&self, requests: &Requests) -> Result<(), Failure> {
         let mut upload = self.upload.lock();
-        let outcome = match std::mem::replace(&mut *upload, Upload::Done) {
+        // What a panic leaves behind must not look as if the server had acknowledged it.
+        let half_way = Failure::new(FailureKind::Unknown, "the upload of a segment ended half-way");
+        let outcome = match std::mem::replace(&mut *upload, Upload::Failed(half_way)) {
             Upload::Done => Ok(()),
             Upload::Failed(failure) => Err(failure),
             Upload::Waiting => requests.call(&self.put()).map(drop),
             Upload::UnderWay(ticket) => requests.finish(ticket, &self.put()).map(drop),
         };
-        if let Err(failure) = &outcome {
-            *upload = Upload::Failed(failure.clone());
-        }
+        *upload = match &outcome {
+            Ok(()) => Upload::Done,
+            Err(failure) => Upload::Failed(failure.clone()),
+        };
         outcome
     }
 }

@@ -152,7 +152,7 @@ fn slow_readers_get_what_their_state_had_or_an_error() {
                 }
                 Err(error) => {
                     assert!(age >= 500, "seed {seed}, {age} s: {error}");
-                    assert!(error.to_string().contains("deleted"), "{error}");
+                    assert!(error.to_string().contains("longer than the grace time ago"), "{error}");
                     gone += 1;
                 }
             }

@@ -7,6 +7,7 @@
 //! - a journal goes on only with the line of roots that it belongs to: every claim without it, or
 //!   with another one, ends that line.
 
+use super::line::Line;
 use super::options::{Access, Options};
 use super::probe::Probe;
 use super::tables::{PagesGet, Tables, TablesGet};
@@ -48,8 +49,7 @@ pub(super) fn read_root(requests: &Requests) -> std::result::Result<(Root, Objec
 
 /// What an opener becomes the writer with.
 pub(super) struct Claimed {
-    pub(super) root: Root,
-    pub(super) version: Version,
+    pub(super) line: Line,
     /// The tables of the root, if they were got meanwhile.
     pub(super) tables: Option<Tables>,
 }
@@ -74,10 +74,10 @@ pub(super) fn claim(
     let claimed = found.and_then(|(root, facts, version)| {
         let got = tables.and_then(|get| Got::begin_pages(requests, get, &root));
         let claim = Claim { requests, environment, access, options, journal, now };
-        let (root, version, is_first) = claim.put(root, facts, version)?;
+        let (line, is_first) = claim.put(root, facts, version)?;
         // What cannot be got here, or is of a root that was replaced, is got again.
         let tables = got.filter(|_| is_first).and_then(|got| got.finish(requests));
-        Ok(Claimed { root, version, tables })
+        Ok(Claimed { line, tables })
     });
     if let Some(probed) = probed {
         probed.end(requests);
@@ -121,7 +121,7 @@ impl Claim<'_> {
         mut root: Root,
         mut facts: ObjectFacts,
         mut version: Version,
-    ) -> std::result::Result<(Root, Version, bool), Refusal> {
+    ) -> std::result::Result<(Line, bool), Refusal> {
         let new_journal = self.environment.random() | 1 << 63;
         for attempt in 0..MAX_CLAIMS {
             let same_line = is_same_line(self.journal, &root)?;
@@ -141,8 +141,11 @@ impl Claim<'_> {
                 journal: self.position(&root, same_line, new_journal)?,
                 ..root.clone()
             };
+            let put_at = self.environment.monotonic();
             match self.requests.replace_root(&claim, &Condition::Matches(version))? {
-                Replaced::Done(version) => return Ok((claim, version, attempt == 0)),
+                Replaced::Done(version) => {
+                    return Ok((Line { root: claim, version, put_at }, attempt == 0));
+                }
                 Replaced::Lost(found) if !forced => return Err(Refusal::Busy(holder_text(&found))),
                 // The writer that is to be fenced has synced meanwhile, or the claim of a dead one
                 // has arrived.

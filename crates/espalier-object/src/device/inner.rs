@@ -1,10 +1,11 @@
 //! What device and background thread share: where blocks are, the line of roots, the latch.
 
 use super::error;
+use super::line::Line;
 use super::options::Options;
-use crate::bucket::{Failure, Version};
+use crate::bucket::{Failure, FailureKind};
 use crate::cache::FrameCache;
-use crate::format::{NewObject, ObjectId, Root};
+use crate::format::{MapReference, NewObject, ObjectId};
 use crate::journal::Journal;
 use crate::map::BlockMap;
 use crate::objects::ObjectTable;
@@ -31,6 +32,8 @@ pub(super) struct Inner {
     pub(super) cache: Arc<FrameCache>,
     pub(super) journal: Option<Journal>,
     pub(super) chain: Mutex<Chain>,
+    /// Held while a root is put; taken after the chain.
+    pub(super) line: Mutex<Line>,
     pub(super) state: RwLock<State>,
     pub(super) latch: OnceLock<Latched>,
     /// Set and told when the device is closed or dropped.
@@ -75,9 +78,10 @@ impl State {
     pub(super) fn seal(&mut self, inner: &Inner) {
         let Some(builder) = self.active.take() else { return };
         let segment = Arc::new(builder.seal());
-        segment.begin_upload(&inner.requests);
         self.unpublished.insert(segment.object.id, segment.object);
-        self.resident.insert(segment.object.id, segment);
+        self.resident.insert(segment.object.id, Arc::clone(&segment));
+        // Last: if it panics, a sync finds the segment and uploads it.
+        segment.begin_upload(&inner.requests);
     }
 
     /// The number of a new object.
@@ -147,19 +151,40 @@ impl State {
     }
 }
 
-/// The line of roots that this device puts.
+/// What the next root says of the map: ahead of the line of roots while one is being published.
 #[derive(Debug)]
 pub(super) struct Chain {
-    /// The last root that is known to be there. Objects and delta are kept below.
-    pub(super) root: Root,
-    /// Its version.
-    pub(super) version: Version,
+    /// The last map checkpoint.
+    pub(super) map: Option<MapReference>,
     /// Objects that the last map checkpoint does not have.
     pub(super) objects: Vec<NewObject>,
     /// Changes of the map since the last map checkpoint.
     pub(super) delta: RunMap,
-    /// When the last root was put, by the environment's clock.
-    pub(super) put_at: Duration,
+}
+
+/// Work that must not be left half done: dropped before [`Attempt::ended`], as by a panic, it takes
+/// all later writes and syncs from the device. What such work took out of the overlay is in no root,
+/// so a sync after it would claim what is not so.
+pub(super) struct Attempt<'a>(Option<&'a Inner>);
+
+impl<'a> Attempt<'a> {
+    pub(super) fn begin(inner: &'a Inner) -> Self {
+        Self(Some(inner))
+    }
+
+    /// The work came to an end, good or bad.
+    pub(super) fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0 {
+            let what = "publishing panicked half-way: this is a bug, please report it";
+            inner.latch(&Failure::new(FailureKind::Unknown, what), Operation::Sync);
+        }
+    }
 }
 
 impl Inner {

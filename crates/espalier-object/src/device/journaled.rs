@@ -126,7 +126,7 @@ impl Inner {
     /// # Errors
     /// If the journal cannot be read or is damaged; as for publishing.
     pub(super) fn replay_journal(&self) -> Result<()> {
-        let (Some(journal), Some(position)) = (&self.journal, self.chain.lock().root.journal) else {
+        let (Some(journal), Some(position)) = (&self.journal, self.line.lock().root.journal) else {
             return Ok(());
         };
         let records = journal.behind(&position)?;

@@ -1,5 +1,5 @@
-//! Maintenance: what only the journal has is published, the lease is renewed, what is dead is
-//! deleted, what is sparse is compacted.
+//! Maintenance: what only the journal has is published, what is dead is deleted, what is sparse is
+//! compacted. Without threads the lease is renewed too.
 //!
 //! Protocol: with threads, a background thread takes a [step](Inner::maintain) now and then; in a
 //! simulation the caller does.
@@ -37,7 +37,8 @@ impl Inner {
     fn maintain_until_the_end(&self) {
         let pause = (self.options.lease / STEPS_PER_LEASE).max(Duration::from_millis(10));
         let mut next = self.elapsed() + pause;
-        while self.rests(pause) && self.latch.get().is_none() {
+        let rest = if self.journal.is_some() { pause.min(self.options.journal_delay) } else { pause };
+        while self.rests(rest) && self.latch.get().is_none() {
             let behind = self.is_journal_ahead();
             if self.elapsed() < next && !behind {
                 continue;
@@ -53,8 +54,7 @@ impl Inner {
     }
 
     /// Waits until something may have to be done; false if the device is closed.
-    fn rests(&self, pause: Duration) -> bool {
-        let pause = if self.journal.is_some() { pause.min(self.options.journal_delay) } else { pause };
+    pub(super) fn rests(&self, pause: Duration) -> bool {
         let mut ended = self.ended.lock();
         if !*ended {
             self.end.wait_for(&mut ended, pause);
@@ -72,10 +72,8 @@ impl Inner {
         if self.is_journal_ahead() {
             self.publish(Scope::Sync)?;
         }
-        let since = self.elapsed().saturating_sub(self.chain.lock().put_at);
-        if since >= self.options.lease / 3 {
-            self.publish(Scope::Renew)?;
-        }
+        // Where there are threads, one of its own has done that in time.
+        self.renew_if_due()?;
         let deleted = self.delete_dead()?;
         Ok(self.compact()? || deleted)
     }
@@ -88,23 +86,27 @@ impl Inner {
             due.iter().map(|(_, name)| Request::Delete { name: name.clone() }).collect();
         self.requests.call_all(&deletes, PARALLEL_REQUESTS).map_err(failed)?;
         let mut chain = self.chain.lock();
+        // A renewal, too, does not name what is gone.
+        let mut line = self.line.lock();
         let mut state = self.state.write();
         for (id, _) in &due {
             state.objects.remove(*id);
             chain.objects.retain(|object| object.id != *id);
+            line.root.objects.retain(|object| object.id != *id);
         }
         Ok(!due.is_empty())
     }
 
     /// The objects that may be deleted. Notes for the others since when they are dead.
     fn due(&self) -> std::result::Result<Vec<(ObjectId, String)>, Failure> {
-        let chain = self.chain.lock();
+        // Nothing is published meanwhile: the map is that of the root, as a renewal leaves it.
+        let _chain = self.chain.lock();
         if self.is_latched() || !self.state.read().objects.iter().any(|entry| entry.is_dead()) {
             return Ok(Vec::new());
         }
         let now = match self.requests.read_root()? {
-            Some((root, facts, _)) if root.nonce == chain.root.nonce => facts.modified,
-            // The next put of a root finds out what happened.
+            Some((root, facts, _)) if root.nonce == self.line.lock().root.nonce => facts.modified,
+            // The next put of a root finds out what happened; after a renewal the next step does.
             _ => return Ok(Vec::new()),
         };
         let grace = u64::try_from(self.options.grace.as_millis()).unwrap_or(u64::MAX);

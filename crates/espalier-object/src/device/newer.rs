@@ -2,6 +2,7 @@
 
 use super::error;
 use super::inner::{Inner, Latched};
+use super::line::Line;
 use super::object_device::ObjectDevice;
 use crate::bucket::Failure;
 use crate::format::Root;
@@ -24,7 +25,7 @@ impl ObjectDevice {
         let inner = &self.inner;
         let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &inner.name);
         let found = inner.requests.read_root().map_err(failed)?;
-        let own = inner.chain.lock().root.clone();
+        let own = inner.line.lock().root.clone();
         let (root, version) = match found {
             Some((root, _, version)) if root.uuid == own.uuid => (root, version),
             _ => {
@@ -39,13 +40,13 @@ impl ObjectDevice {
             (Arc::clone(&inner.requests), Arc::clone(&inner.cache)),
             &inner.environment,
             inner.options.clone(),
-            (root, version),
+            Line { root, version, put_at: inner.elapsed() },
             None,
         );
         newer.load_state(None).map_err(failed)?;
         newer.announce_newest(NEWEST_BYTES);
         let _ = newer.latch.set(Latched::Closed("it is open for reading only"));
-        Ok(Some(Self { inner: Arc::new(newer), maintenance: Mutex::new(None) }))
+        Ok(Some(Self { inner: Arc::new(newer), threads: Mutex::default() }))
     }
 }
 

@@ -17,7 +17,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ObjectDevice {
     pub(super) inner: Arc<Inner>,
-    pub(super) maintenance: Mutex<Option<JoinHandle>>,
+    /// Those that renew the lease and maintain.
+    pub(super) threads: Mutex<Vec<JoinHandle>>,
 }
 
 impl ObjectDevice {
@@ -81,13 +82,12 @@ impl ObjectDevice {
         outcome
     }
 
-    /// Ends the background thread.
+    /// Ends the background threads. None puts a root from then on.
     fn stop(&self) {
         *self.inner.ended.lock() = true;
         self.inner.end.notify_all();
-        if let Some(thread) = self.maintenance.lock().take() {
-            thread.join();
-        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_iter().for_each(JoinHandle::join);
     }
 }
 

@@ -3,16 +3,17 @@
 use super::claim::{Claimed, Refusal, claim, lease_of, read_root};
 use super::error;
 use super::inner::{Chain, Inner, Latched, State};
+use super::line::Line;
 use super::object_device::ObjectDevice;
 use super::options::{Access, Options, Present};
 use super::probe::Probe;
 use super::tables::Tables;
-use crate::bucket::{Bucket, Condition, Failure, Request, Version};
+use crate::bucket::{Bucket, Condition, Failure, Request};
 use crate::cache::FrameCache;
 use crate::format::{Holder, ObjectId, ObjectKind, Root};
 use crate::journal::Journal;
 use crate::requests::{PARALLEL_REQUESTS, Replaced, Requests};
-use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
+use espalier_storage::{BLOCK, Environment, Error, ErrorKind, JoinHandle, Operation, Result};
 use espalier_sync::{Condvar, Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
 
@@ -111,11 +112,13 @@ impl ObjectDevice {
         };
         let claimed = match access {
             Access::ReadOnly => {
-                read_root(&requests).map(|(root, _, version)| Claimed { root, version, tables: None })
+                let put_at = environment.monotonic();
+                let found = read_root(&requests);
+                found.map(|(root, _, version)| Claimed { line: Line { root, version, put_at }, tables: None })
             }
             _ => claim(&requests, environment, access, &options, journal.as_ref()),
         };
-        let Claimed { root, version, tables } = claimed.map_err(|refusal| match refusal {
+        let Claimed { line, tables } = claimed.map_err(|refusal| match refusal {
             Refusal::Failed(failure) => failed(failure),
             Refusal::Device(error) => error,
             Refusal::None => {
@@ -127,20 +130,28 @@ impl ObjectDevice {
         requests.establish();
         let shared =
             (Arc::new(requests), Arc::new(FrameCache::new(options.cache_bytes, options.ahead_bytes)));
-        let inner = Inner::new(shared, environment, options, (root, version), journal);
+        let inner = Arc::new(Inner::new(shared, environment, options, line, journal));
+        let device = Self { inner: Arc::clone(&inner), threads: Mutex::default() };
+        let start = |thread: std::io::Result<Option<JoinHandle>>| -> Result<()> {
+            let thread = thread.map_err(|e| Error::system(Operation::Open, inner.name.clone(), e))?;
+            device.threads.lock().extend(thread);
+            Ok(())
+        };
+        let for_writing = !matches!(access, Access::ReadOnly);
+        if for_writing {
+            // What follows may take longer than the lease.
+            start(Inner::start_renewals(&inner))?;
+        }
         inner.load_state(tables).map_err(failed)?;
         inner.announce_newest(NEWEST_BYTES);
-        if access == Access::ReadOnly {
+        if !for_writing {
             let _ = inner.latch.set(Latched::Closed("it is open for reading only"));
         }
         inner.replay_journal()?;
-        let inner = Arc::new(inner);
-        let maintenance = match access {
-            Access::ReadOnly => None,
-            _ => Inner::start_maintenance(&inner)
-                .map_err(|e| Error::system(Operation::Open, inner.name.clone(), e))?,
-        };
-        Ok(Self { inner, maintenance: Mutex::new(maintenance) })
+        if for_writing {
+            start(Inner::start_maintenance(&inner))?;
+        }
+        Ok(device)
     }
 }
 
@@ -163,27 +174,23 @@ impl Inner {
         (requests, cache): (Arc<Requests>, Arc<FrameCache>),
         environment: &Arc<dyn Environment>,
         options: Options,
-        (root, version): (Root, Version),
+        line: Line,
         journal: Option<Journal>,
     ) -> Self {
-        let chain = Chain {
-            version,
-            objects: root.objects.clone(),
-            delta: Default::default(),
-            put_at: environment.monotonic(),
-            root,
-        };
+        let root = &line.root;
+        let chain = Chain { map: root.map, objects: root.objects.clone(), delta: Default::default() };
         Self {
             name: requests.name().to_owned(),
-            blocks: chain.root.blocks,
-            session: chain.root.session,
-            epoch: chain.root.epoch,
+            blocks: root.blocks,
+            session: root.session,
+            epoch: root.epoch,
             environment: Arc::clone(environment),
             cache,
             journal,
             requests,
             options,
             chain: Mutex::new(chain),
+            line: Mutex::new(line),
             state: RwLock::default(),
             latch: OnceLock::new(),
             ended: Mutex::new(false),
@@ -198,11 +205,12 @@ impl Inner {
     /// If it cannot be got, or is damaged.
     pub(super) fn load_state(&self, tables: Option<Tables>) -> std::result::Result<(), Failure> {
         let mut chain = self.chain.lock();
+        let root = self.line.lock().root.clone();
         let Tables { map, objects } = match tables {
             Some(tables) => tables,
             None => {
-                let mut tables = Tables::get(&self.requests, &chain.root)?;
-                let pages = tables.begin_pages(&self.requests, &chain.root);
+                let mut tables = Tables::get(&self.requests, &root)?;
+                let pages = tables.begin_pages(&self.requests, &root);
                 // A page that cannot be read concerns those that need it.
                 if let Ok(pages) = pages.and_then(|pages| pages.finish(&self.requests)) {
                     tables.load(pages);
@@ -211,11 +219,10 @@ impl Inner {
             }
         };
         *self.state.write() = State { map, objects, ..State::default() };
-        let delta = chain.root.delta.clone();
-        let ranges: Vec<_> = delta.iter().map(|run| run.start..run.end()).collect();
+        let ranges: Vec<_> = root.delta.iter().map(|run| run.start..run.end()).collect();
         self.load_pages(&ranges)?;
         let state = &mut *self.state.write();
-        for run in &delta {
+        for run in &root.delta {
             let before = state.map.apply(run);
             state.objects.moved(&before, run);
             chain.delta.replace(*run);

@@ -2,15 +2,15 @@
 //!
 //! Protocol: under the chain lock, what changed is frozen and its segments are acknowledged; the
 //! map takes the changes, in memory; if the delta has become long, the map is written; then the
-//! root is replaced under the condition that it is the last one that is known.
+//! next root is put on the line of roots ([`super::line`]), which until then renewals may go on.
 //!
 //! Invariants:
 //! - a root names only objects that were acknowledged before it was put;
 //! - the position of the journal that a root has is that of the changes which it has;
 //! - between two publishings, map and object table are those of the root that is there; if
-//!   publishing fails they may be ahead of it, and the device is latched.
+//!   publishing fails or panics they may be ahead of it, and the device is latched.
 
-use super::inner::{Chain, Inner};
+use super::inner::{Attempt, Chain, Inner};
 use crate::bucket::{Condition, Failure, Request};
 use crate::format::{
     Header, Holder, JournalPosition, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root,
@@ -18,7 +18,6 @@ use crate::format::{
 };
 use crate::objects::ObjectEntry;
 use crate::pages::PageNumber;
-use crate::requests::Replaced;
 use crate::runs::{Place, Run, RunMap};
 use crate::segment::Segment;
 use bytes::Bytes;
@@ -36,8 +35,6 @@ pub(super) enum Scope {
     Sync,
     /// The same, and the lease is given back.
     Close,
-    /// The lease alone.
-    Renew,
     /// Copies of blocks, where nothing else has changed them.
     Move(Vec<Arc<Segment>>, Vec<Moved>),
 }
@@ -82,31 +79,32 @@ impl Inner {
     pub(super) fn publish(&self, scope: Scope) -> Result<()> {
         let mut chain = self.chain.lock();
         self.writable(Operation::Sync)?;
-        let (close, forced) = (matches!(scope, Scope::Close), matches!(scope, Scope::Close | Scope::Renew));
+        let close = matches!(scope, Scope::Close);
+        let attempt = Attempt::begin(self);
         let changes = self.freeze(scope);
-        if changes.is_empty() && !forced {
+        if changes.is_empty() && !close {
+            attempt.ended();
             return Ok(());
         }
-        match self.try_publish(&mut chain, &changes, close) {
-            Ok(Replaced::Done(version)) => {
-                chain.version = version;
-                if let (Some(journal), Some(record)) = (&self.journal, changes.journaled) {
-                    journal.cover(record);
-                }
-                changes.segments.iter().for_each(|segment| self.keep_on_disk(segment));
-                let mut state = self.state.write();
-                changes.objects.iter().for_each(|object| drop(state.resident.remove(&object.id)));
-                Ok(())
-            }
-            Ok(Replaced::Lost(found)) => Err(self.fenced(whose(&found))),
+        let prepared = self.prepare(&mut chain, &changes);
+        let outcome = match prepared {
+            Ok(()) => self.put_root(|_| true, |root| self.change_root(root, &chain, &changes, close)),
             Err(failure) => Err(self.latch(&failure, Operation::Sync)),
+        };
+        attempt.ended();
+        outcome?;
+        if let (Some(journal), Some(record)) = (&self.journal, changes.journaled) {
+            journal.cover(record);
         }
+        changes.segments.iter().for_each(|segment| self.keep_on_disk(segment));
+        let mut state = self.state.write();
+        changes.objects.iter().for_each(|object| drop(state.resident.remove(&object.id)));
+        Ok(())
     }
 
     /// What the new root shall have that the last one has not.
     fn freeze(&self, scope: Scope) -> Changes {
         match scope {
-            Scope::Renew => Changes::default(),
             Scope::Move(segments, moved) => {
                 let objects = segments.iter().map(|segment| segment.object).collect();
                 Changes { objects, segments, moved, ..Changes::default() }
@@ -126,12 +124,8 @@ impl Inner {
         }
     }
 
-    fn try_publish(
-        &self,
-        chain: &mut Chain,
-        changes: &Changes,
-        close: bool,
-    ) -> std::result::Result<Replaced, Failure> {
+    /// Does all that a root needs before it may be put.
+    fn prepare(&self, chain: &mut Chain, changes: &Changes) -> std::result::Result<(), Failure> {
         // All are under way before the first is waited for.
         changes.segments.iter().for_each(|segment| segment.begin_upload(&self.requests));
         for segment in &changes.segments {
@@ -142,26 +136,20 @@ impl Inner {
         if chain.delta.len() > self.options.delta_runs || chain.objects.len() > self.options.delta_runs / 4 {
             self.checkpoint_map(chain)?;
         }
-        let holder = if close { Holder::default() } else { self.options.holder() };
-        let next = Root {
-            generation: chain.root.generation + 1,
-            nonce: self.nonce(),
-            previous: chain.root.nonce,
-            holder,
-            objects: chain.objects.clone(),
-            delta: chain.delta.iter().collect(),
-            journal: chain.root.journal.map(|position| match changes.journaled {
-                Some(record) => JournalPosition { record, epoch: self.epoch, ..position },
-                None => position,
-            }),
-            ..chain.root.clone()
-        };
-        let began = self.elapsed();
-        let replaced = self.requests.replace_root(&next, &Condition::Matches(chain.version.clone()))?;
-        if matches!(replaced, Replaced::Done(_)) {
-            (chain.root, chain.put_at) = (next, began);
+        Ok(())
+    }
+
+    /// Gives the next root what was prepared.
+    fn change_root(&self, root: &mut Root, chain: &Chain, changes: &Changes, close: bool) {
+        if close {
+            root.holder = Holder::default();
         }
-        Ok(replaced)
+        root.map = chain.map;
+        root.objects.clone_from(&chain.objects);
+        root.delta = chain.delta.iter().collect();
+        if let (Some(position), Some(record)) = (root.journal, changes.journaled) {
+            root.journal = Some(JournalPosition { record, epoch: self.epoch, ..position });
+        }
     }
 
     /// Lets the map have the changes.
@@ -202,7 +190,7 @@ impl Inner {
         for page in state.map.written(pages) {
             state.objects.subtract(page.object, 1);
         }
-        if let Some(before) = chain.root.map.replace(map) {
+        if let Some(before) = chain.map.replace(map) {
             state.objects.subtract(before.object, 1);
         }
         state.objects.insert(ObjectEntry { live, ..ObjectEntry::new(object) });
@@ -270,18 +258,4 @@ impl Inner {
         pages.iter().for_each(|number| state.map.touch(*number));
         Ok(())
     }
-}
-
-/// Says that another writer has the store.
-fn whose(found: &Root) -> String {
-    let holder = &found.holder;
-    let whom = match holder.host.as_str() {
-        "" => "another writer, which has closed it since,".to_owned(),
-        host => format!("process {} on {host}", holder.process),
-    };
-    format!(
-        "{whom} took the store over (epoch {}); nothing that was written here since the last sync is kept. Unmount, and \
-         mount again if the other one has ended",
-        found.epoch
-    )
 }
