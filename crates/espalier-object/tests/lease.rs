@@ -182,8 +182,8 @@ fn a_slow_compaction_does_not_hold_up_the_lease() {
     assert_eq!(read(&reader(), 1, 99), many);
 }
 
-/// Two threads sync and one renews without a pause, while replies are lost. The oracle: no put loses
-/// against one of the same writer, and the last root has everything.
+/// Two threads sync and one renews without a pause, while replies are lost. The oracle: no put
+/// loses against one of the same writer, and the last root has everything.
 #[test]
 fn renewals_and_syncs_make_one_line_of_roots() {
     const ROUNDS: u64 = 150;

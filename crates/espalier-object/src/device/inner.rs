@@ -163,8 +163,8 @@ pub(super) struct Chain {
 }
 
 /// Work that must not be left half done: dropped before [`Attempt::ended`], as by a panic, it takes
-/// all later writes and syncs from the device. What such work took out of the overlay is in no root,
-/// so a sync after it would claim what is not so.
+/// all later writes and syncs from the device. What such work took out of the overlay is in no
+/// root, so a sync after it would claim what is not so.
 pub(super) struct Attempt<'a>(Option<&'a Inner>);
 
 impl<'a> Attempt<'a> {

@@ -1,8 +1,8 @@
 //! Line of roots: each root replaces the one before it, and renews the lease.
 //!
 //! Protocol: the lock of the line is held from making a root until the answer to its put is known,
-//! and for nothing else. What publishes does everything else before: it holds the chain, but not the
-//! line, while segments and maps are uploaded. A thread renews the lease, which takes the line
+//! and for nothing else. What publishes does everything else before: it holds the chain, but not
+//! the line, while segments and maps are uploaded. A thread renews the lease, which takes the line
 //! alone; so no upload, compaction or deletion holds it up.
 //!
 //! Invariants:
