@@ -2,7 +2,7 @@
 
 use crate::args::Bench;
 use crate::ui::{complain, say};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use espalier_bench::compare::{self, Amount, Plan};
 use std::io::IsTerminal;
 
@@ -12,6 +12,8 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
         true => compare::contenders_of_machine(),
         false => args.contenders.clone(),
     };
+    // Wherever the name of the device comes from.
+    ensure!(args.device.is_none() || args.force, "all that is on the device would be lost; --force goes on");
     let plan = Plan {
         dirs: args.dirs.clone(),
         contenders,

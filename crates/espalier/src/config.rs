@@ -7,7 +7,8 @@
 mod file;
 
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Arg, ArgMatches, Command};
+use clap::builder::Resettable::Reset;
+use clap::{Arg, ArgMatches, Command, Id};
 use file::{Entry, Value};
 use std::path::PathBuf;
 
@@ -17,8 +18,9 @@ const SYSTEM_PATH: &str = "/etc/espalier.toml";
 const USER_NAME: &str = "espalier.toml";
 /// The table with rules for mounts.
 const MOUNT: &str = "mount";
-/// Options that say what one thing is to be called or to be, and so have no default.
-const NOT_SETTABLE: [&str; 4] = ["label", "lost", "node", "size"];
+/// Options that say what one thing is to be called or to be, or what is to be written on, and so
+/// have no default.
+const NOT_SETTABLE: [&str; 6] = ["device", "html", "label", "lost", "node", "size"];
 
 /// A text of a file, and where it stands.
 #[derive(Debug, Clone)]
@@ -163,8 +165,9 @@ fn set_default(command: Command, entry: &Entry) -> Result<Command> {
     let value = match &entry.value {
         Value::Text(text) | Value::Other(text) => text.clone(),
     };
-    // The option alone says whether the value is good.
-    let alone = Command::new("espalier").arg(argument.clone());
+    // The option alone says whether the value is good; those that it goes with are not there.
+    let alone = argument.clone().requires(Reset::<Id>).conflicts_with(Reset::<Id>);
+    let alone = Command::new("espalier").arg(alone);
     let words = ["espalier".to_owned(), format!("--{name}={value}")];
     alone.try_get_matches_from(words).map_err(|error| {
         let said = error.to_string();

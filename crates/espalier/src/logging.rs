@@ -1,10 +1,12 @@
-//! Where log lines go: to standard error, or, from a server in the background, to the journal, the
-//! system log, or a file where the machine has neither.
+//! Where log lines go: to standard error (a service of systemd writes to the journal itself, with
+//! fields), or, from a server in the background, to the journal, the system log, or a file where the
+//! machine has neither.
 //!
 //! What cannot be logged is dropped: a full disk below the log must not stop a file system.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -70,12 +72,23 @@ fn filter(verbose: u8) -> Targets {
     asked.unwrap_or_else(|| Targets::new().with_default(level))
 }
 
-/// Logs to standard error.
+/// Logs to standard error; to the journal with its fields where standard error leads to it.
 pub(crate) fn to_stderr(verbose: u8) {
+    let given = std::env::var("JOURNAL_STREAM").ok();
+    if is_stream(io::stderr(), given.as_deref()) && to_sink(&Sink::Journal, verbose).is_ok() {
+        return;
+    }
     let format = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let format = format.with_ansi(io::stderr().is_terminal());
     // Fails only if logging was set up before, and then there is nothing to do.
     let _ = tracing_subscriber::registry().with(filter(verbose)).with(format).try_init();
+}
+
+/// True if `stream` is the one that systemd has `given` a service to write to the journal with, by
+/// device and number: a descriptor may have been led elsewhere since.
+fn is_stream(stream: impl AsFd, given: Option<&str>) -> bool {
+    let found = rustix::fs::fstat(stream).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
+    given.zip(found.ok()).is_some_and(|(given, found)| given == found)
 }
 
 /// Logs to `sink`, for a server without a terminal.

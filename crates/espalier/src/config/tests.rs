@@ -33,6 +33,8 @@ fn errors_name_file_and_line() {
         ("[mkfs]\ncompress = \"rar\"", "x.toml:2", "rar"),
         ("[mkfs]\n\nforce = true", "x.toml:3", "compress"),
         ("[mkfs]\nsize = \"1G\"", "x.toml:2", "size"),
+        // A benchmark formats it.
+        ("[bench]\ndevice = \"/dev/vdb\"", "x.toml:2", "device"),
         ("[mfks]\ncompress = \"lz4\"", "x.toml:2", "mfks"),
         ("[man]\ndir = \"/\"", "x.toml:2", "no command"),
         ("[snapshot.create]\nname = \"x\"", "x.toml:2", "snapshot create"),
@@ -48,6 +50,30 @@ fn errors_name_file_and_line() {
     }
     let said = format!("{:#}", parsed("[mount]\nenforce = \"ro\"", false).unwrap_err());
     assert!(said.contains("x.toml:2") && said.contains(SYSTEM_PATH), "{said}");
+}
+
+/// Some go with others, which are not there when a value is checked.
+#[test]
+fn every_option_that_can_be_set_can_be_checked() {
+    fn check(command: &Command) -> usize {
+        let settable = command.get_arguments().filter(|argument| is_settable(argument));
+        let names: Vec<_> = settable.filter_map(Arg::get_long).map(str::to_owned).collect();
+        for name in &names {
+            let entry = Entry {
+                commands: vec![command.get_name().to_owned()],
+                name: name.clone(),
+                value: Value::Text("1".to_owned()),
+                place: "x.toml:1".to_owned(),
+            };
+            // Whether it is good depends on the option.
+            if let Err(error) = set_default(command.clone(), &entry) {
+                assert!(error.to_string().starts_with("x.toml:1"), "{error}");
+            }
+        }
+        names.len() + command.get_subcommands().map(check).sum::<usize>()
+    }
+    let count = check(&Cli::command());
+    assert!(count > 15, "{count}");
 }
 
 #[test]

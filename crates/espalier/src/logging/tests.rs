@@ -24,3 +24,14 @@ fn a_log_file_is_made_with_its_directory_and_appended_to() {
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert!(open(dir.path()).is_err());
 }
+
+#[test]
+fn a_stream_leads_to_the_journal_if_it_is_the_one_that_systemd_has_given() {
+    use rustix::fs::fstat;
+    let file = tempfile::tempfile().unwrap();
+    let stat = fstat(&file).unwrap();
+    let said = format!("{}:{}", stat.st_dev, stat.st_ino);
+    assert!(is_stream(&file, Some(&said)));
+    assert!(!is_stream(tempfile::tempfile().unwrap(), Some(&said)));
+    assert!(!is_stream(&file, Some("")) && !is_stream(&file, None));
+}

@@ -107,6 +107,84 @@ fn every_number_of_an_error_has_a_section_or_means_what_it_means_everywhere() {
     }
 }
 
+/// Where errors stand, and for each what the page calls it: words of its text, or what makes the
+/// text and words of it.
+type Sections = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const SECTIONS: [Sections; 3] = [
+    (
+        "espalier-fuse/src/mount/error.rs",
+        "MountError",
+        &[
+            ("must be a directory that exists", ""),
+            ("is not empty", ""),
+            ("cannot open /dev/fuse", ""),
+            ("fusermount3 cannot mount on", ""),
+            ("cannot mount on", ""),
+            ("cannot run fusermount3", ""),
+            ("cannot be served", ""),
+        ],
+    ),
+    (
+        "espalier-workspace/src/error.rs",
+        "Error",
+        &[
+            ("does not lie in a mounted Espalier file system", ""),
+            ("belongs to another user", ""),
+            ("a workspace is never merged into what is there", ""),
+            ("there is no workspace", ""),
+            ("is gone", ""),
+            ("several workspaces are called", ""),
+            ("in_use(", "is in use by"),
+            ("changed paths that were not applied", ""),
+            ("lonely(", "commits that are nowhere else"),
+            ("a crash interrupted its promotion", ""),
+            ("was changed there meanwhile", ""),
+        ],
+    ),
+    (
+        "espalier-client/src/error.rs",
+        "Error",
+        &[
+            ("no server takes this client", ""),
+            ("the server went away", ""),
+            ("does not keep to the protocol", ""),
+            ("too long for one call", ""),
+        ],
+    ),
+];
+
+/// Texts that hand on what another one says.
+const HANDED_ON: [&str; 5] =
+    ["\"{0}\"", "\"{message}\"", "\"{}: {source}\"", "\"{}: {what}\"", "\"{program}: {what}\""];
+
+#[test]
+fn every_error_of_mounts_workspaces_and_clients_has_a_section() {
+    let pages = pages().unwrap();
+    let text = String::from_utf8_lossy(&pages[0].text).into_owned();
+    for (file, name, sections) in SECTIONS {
+        let path = format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"));
+        let source = fs::read_to_string(path).unwrap();
+        let kinds = source.split(&format!("pub enum {name} {{")).nth(1).unwrap().split("\n}").next().unwrap();
+        let mut met = 0;
+        for said in kinds.split("#[error(").skip(1) {
+            let said = said.split(")]").next().unwrap().replace(" \\\n         ", " ");
+            if HANDED_ON.iter().any(|text| said.trim().starts_with(text)) {
+                continue;
+            }
+            let section = sections.iter().find(|(words, _)| said.contains(words));
+            let (words, shown) = section.unwrap_or_else(|| panic!("{file}: no section for {said}"));
+            let shown = if shown.is_empty() { words } else { shown };
+            assert!(source.contains(shown) || said.contains(shown), "{file}: {shown}");
+            assert!(text.contains(&format!("\n.BR \"{shown}\"")), "{file}: {shown}");
+            met += 1;
+        }
+        assert_eq!(met, sections.len(), "{file}: a section for what is not said any more");
+    }
+    let mount = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/mount.rs")).unwrap();
+    assert!(mount.contains("is mounted already") && text.contains("\n.BR \"is mounted already\""));
+}
+
 /// Where an object store says what the page explains.
 #[test]
 fn sections_for_object_stores_have_the_words_of_their_messages() {
@@ -114,7 +192,7 @@ fn sections_for_object_stores_have_the_words_of_their_messages() {
     let text = String::from_utf8_lossy(&pages[0].text).into_owned();
     for (file, said) in [
         ("claim", "has it open for writing"),
-        ("publish", "took the store over"),
+        ("line", "took the store over"),
         ("error", "check the credentials"),
     ] {
         let path = format!("{}/../espalier-object/src/device/{file}.rs", env!("CARGO_MANIFEST_DIR"));

@@ -18,8 +18,16 @@ const HINT_MARK_PATH: &str = ".local/state/espalier/told-of-io-uring";
 /// Turns io_uring on where the kernel has it and this process may. Without it the mount uses the
 /// classic device, so a failure is only logged.
 pub(super) fn enable() {
+    if !Path::new(PARAMETER_PATH).exists() {
+        // The first process that opens the device has the kernel load the module.
+        let _ = fs::File::open("/dev/fuse");
+    }
     match enable_at(Path::new(PARAMETER_PATH)) {
-        Ok(true) => tracing::info!(parameter = PARAMETER_PATH, "turned FUSE over io_uring on"),
+        // Of the whole machine: what is logged by default says so.
+        Ok(true) => tracing::warn!(
+            parameter = PARAMETER_PATH,
+            "turned FUSE over io_uring on, for all users (-o transport=classic leaves it alone)"
+        ),
         Ok(false) => {}
         Err(error) => tracing::debug!(parameter = PARAMETER_PATH, %error, "FUSE over io_uring stays off"),
     }
