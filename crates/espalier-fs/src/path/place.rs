@@ -122,6 +122,18 @@ impl PathPlace {
         }
     }
 
+    /// The file system of its node, or of the directory whose snapshots it has.
+    pub(crate) fn fs(&self) -> &FileSystem {
+        match self {
+            Self::Node(hold) | Self::Snapshots(hold) => hold.fs(),
+        }
+    }
+
+    /// True for the root of the live volume, which everything lies below.
+    pub(crate) fn is_top(&self) -> bool {
+        matches!(self, Self::Node(hold) if hold.volume.is_live() && hold.node.id == NodeId::ROOT)
+    }
+
     /// True if `other` is this place or lies below it, in a snapshot or not.
     pub(crate) fn contains(&self, other: &Self) -> bool {
         let mut at = other.clone();

@@ -28,6 +28,12 @@ const MAX_EXPECTED_NAMES: usize = 256;
 /// The longest path, in bytes.
 const MAX_PATH_BYTES: usize = 1 << 20;
 
+#[cfg(test)]
+thread_local! {
+    /// What a test has happen once a path has come to the place before a `..`.
+    static BEFORE_UP: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
+}
+
 /// What a call needs of the end of its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Want {
@@ -155,7 +161,7 @@ impl<'c> Resolver<'c> {
                 place.check_search(&self.caller.credentials)?;
             }
             if run.end == End::Up {
-                let above = if place.is_same(self.root) { place } else { place.above()? };
+                let above = self.up(place)?;
                 (cursor.dir, cursor.last, cursor.at) = (Cow::Owned(above), Last::Up, cursor.at + run.after);
                 return Ok(None);
             }
@@ -182,6 +188,30 @@ impl<'c> Resolver<'c> {
                 self.follow(cursor, place, &link, slash).map(|()| None)
             }
         }
+    }
+
+    /// The directory above one that a path has come to; the root leads to itself.
+    fn up(&self, place: PathPlace) -> Result<PathPlace> {
+        #[cfg(test)]
+        BEFORE_UP.take().into_iter().for_each(|happen| happen());
+        if place.is_same(self.root) {
+            return Ok(place);
+        }
+        if self.root.is_top() {
+            return place.above();
+        }
+        let (above, is_inside) = {
+            // The directory may have been moved out of the root since the path came here: from
+            // there the way up would not meet the root.
+            let _tree = self.root.fs().names.tree.shared();
+            let above = place.above()?;
+            let is_inside = self.root.contains(&above);
+            (above, is_inside)
+        };
+        if is_inside {
+            return Ok(above);
+        }
+        fail(FsErrorKind::NotFound, "the directory was moved out of the caller's root")
     }
 
     /// Looks the last name of a path up.
@@ -386,3 +416,6 @@ pub(crate) fn check_path(path: &[u8]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
