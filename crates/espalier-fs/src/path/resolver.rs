@@ -267,7 +267,7 @@ impl<'c> Resolver<'c> {
                 && let Some((place, names)) = self.known(from, &run[begin..], count - done)?
             {
                 at = Cow::Owned(place);
-                left.nth(names - 1);
+                begin = left.nth(names - 1).map_or(begin, |(_, end)| end);
                 done += names;
             }
             let Some((name, end)) = left.next() else { return Ok(Step::At(at.into_owned())) };

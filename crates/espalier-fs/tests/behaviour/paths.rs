@@ -443,20 +443,29 @@ fn the_directories_above_are_read_side_by_side() {
     drop(fs);
     store.close().unwrap();
     drop(store);
-    let [one_by_one, together] = [false, true].map(|is_far| {
-        distant.is_far.store(is_far, Ordering::Relaxed);
-        let (store, fs, paths) = open();
-        let seven = paths.caller(user(7));
-        // What any path needs.
-        assert_kind(stat(&seven, "/none"), FsErrorKind::NotFound);
-        let before = distant.waits.load(Ordering::Relaxed);
-        stat(&seven, &format!("/d{}", deep(DEPTH - 1))).unwrap();
-        let waits = distant.waits.load(Ordering::Relaxed) - before;
-        drop((seven, paths));
-        fs.close().unwrap();
-        drop(fs);
-        store.close().unwrap();
-        waits
-    });
-    assert!(together * 3 < one_by_one, "{together} waits for a path of {DEPTH} names, {one_by_one} alone");
+    // Of a path whose upper half is in memory the lower half waits.
+    for warm in [0, DEPTH / 2] {
+        let [one_by_one, together] = [false, true].map(|is_far| {
+            distant.is_far.store(is_far, Ordering::Relaxed);
+            let (store, fs, paths) = open();
+            let seven = paths.caller(user(7));
+            // What any path needs.
+            assert_kind(stat(&seven, "/none"), FsErrorKind::NotFound);
+            if warm > 0 {
+                stat(&seven, &format!("/d{}/other-0", deep(warm))).unwrap();
+            }
+            let before = distant.waits.load(Ordering::Relaxed);
+            stat(&seven, &format!("/d{}", deep(DEPTH - 1))).unwrap();
+            let waits = distant.waits.load(Ordering::Relaxed) - before;
+            drop((seven, paths));
+            fs.close().unwrap();
+            drop(fs);
+            store.close().unwrap();
+            waits
+        });
+        assert!(
+            together * 3 < one_by_one,
+            "{together} waits for a path of {DEPTH} names, {one_by_one} alone; {warm} in memory"
+        );
+    }
 }
