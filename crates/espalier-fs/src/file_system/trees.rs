@@ -2,9 +2,11 @@
 
 use crate::file_system::FileSystem;
 use crate::inode::ownership::TreeUse;
+use crate::model::access::Judge;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::types::*;
+use crate::namespace::create::Maker;
 use crate::quota::growth;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
 use crate::tree_ops::changes::{self, ChangedPaths};
@@ -30,8 +32,19 @@ impl FileSystem {
     /// caller is not root, and something in the source is not the caller's own or has set-id bits
     /// or capabilities.
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
+        self.clone_tree_judged(source, parent, name, Maker { caller, judge: Judge::Kernel })
+    }
+
+    /// As [`FileSystem::clone_tree`].
+    pub(crate) fn clone_tree_judged(
+        &self,
+        source: NodeId,
+        parent: NodeId,
+        name: &[u8],
+        maker: Maker<'_>,
+    ) -> Result<Entry> {
         let charge = self.quotas.charge_clone(source, parent)?;
-        let call = clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller);
+        let call = clone::clone_tree(&self.names, &self.access_times, source, (parent, name), maker);
         self.names_settled(charge.end(call)?, &[parent])
     }
 
@@ -45,12 +58,18 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-        self.remove_tree_node(parent, name, caller).map(drop)
+        self.remove_tree_judged(parent, name, caller, Judge::Kernel).map(drop)
     }
 
     /// As [`FileSystem::remove_tree`]; returns the node of the directory.
-    pub(crate) fn remove_tree_node(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
-        self.take_tree_away((parent, name), Remains::Nothing, caller)
+    pub(crate) fn remove_tree_judged(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        caller: &Caller,
+        judge: Judge<'_>,
+    ) -> Result<NodeId> {
+        self.take_tree_away((parent, name), Remains::Nothing, (caller, judge))
     }
 
     /// As [`FileSystem::remove_tree`], but an empty directory with the same attributes is in the
@@ -60,7 +79,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::remove_tree`].
     pub fn empty_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
-        self.take_tree_away((parent, name), Remains::EmptyDirectory, caller)
+        self.take_tree_away((parent, name), Remains::EmptyDirectory, (caller, Judge::Kernel))
     }
 
     /// Removes a tree; returns the node that its top had.
@@ -68,9 +87,9 @@ impl FileSystem {
         &self,
         (parent, name): (NodeId, &[u8]),
         remains: Remains,
-        caller: &Caller,
+        by: (&Caller, Judge<'_>),
     ) -> Result<NodeId> {
-        let call = || remove::remove_tree(&self.names, (parent, name), remains, caller);
+        let call = || remove::remove_tree(&self.names, (parent, name), remains, by);
         let (old, _) =
             self.without_prefixes(parent, name, || self.quotas.shrink(parent, growth::attributes, call))?;
         self.names_settled(old, &[parent])

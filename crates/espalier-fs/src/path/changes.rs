@@ -44,7 +44,7 @@ pub enum RenameHow {
 }
 
 impl PathCaller {
-    fn judge(&self) -> Judge<'_> {
+    pub(crate) fn judge(&self) -> Judge<'_> {
         Judge::Caller(self.credentials())
     }
 

@@ -3,6 +3,7 @@
 use crate::model::access::{Granted, READ, SEARCH};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
+use crate::namespace::create::Maker;
 use crate::path::caller::{At, Links, PathCaller};
 use crate::path::filter::Filter;
 use crate::path::place::{Hold, PathPlace};
@@ -110,7 +111,7 @@ impl PathCaller {
     pub fn remove_tree_node<'a>(&self, path: impl Into<At<'a>>) -> Result<NodeId> {
         let (dir, name) = self.directory_to_remove(path.into())?;
         let hold = changeable(&dir)?;
-        hold.fs().remove_tree_node(hold.node.id, &name, &self.owner())
+        hold.fs().remove_tree_judged(hold.node.id, &name, &self.owner(), self.judge())
     }
 
     /// Makes `new` a clone of what is at `old`, with everything below: the same content, times,
@@ -126,7 +127,9 @@ impl PathCaller {
         if from.volume.id() != to.volume.id() {
             return fail(FsErrorKind::CrossesVolumes, "the two paths lie in different volumes");
         }
-        let entry = to.fs().clone_tree(from.node.id, to.node.id, &name, &self.owner())?;
+        let (caller, judge) = (self.owner(), self.judge());
+        let maker = Maker { caller: &caller, judge };
+        let entry = to.fs().clone_tree_judged(from.node.id, to.node.id, &name, maker)?;
         Hold::of_entry(&to.volume, &entry).map(drop)
     }
 

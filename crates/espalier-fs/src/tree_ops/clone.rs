@@ -16,6 +16,7 @@ use crate::model::layout;
 use crate::model::record::{AreaMark, Inode};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
+use crate::namespace::create::Maker;
 use crate::namespace::lookup::check_new_name;
 use crate::references::HeldNode;
 use crate::tree_ops::copy_numbers::delta_of_copy;
@@ -34,7 +35,7 @@ pub(crate) fn clone_tree(
     access_times: &AccessTimes,
     source: NodeId,
     (parent, name): (NodeId, &[u8]),
-    caller: &Caller,
+    maker: Maker<'_>,
 ) -> Result<Entry> {
     let (source, dir) = (namespace.nodes.node(source)?, namespace.nodes.dir(parent)?);
     check_new_name(name)?;
@@ -47,9 +48,9 @@ pub(crate) fn clone_tree(
         if access_times.queued() <= PENDING_ATIMES_MAX {
             access_times.write_all()?;
         }
-        clone_directory(namespace, &source, &dir, name, caller)?
+        clone_directory(namespace, &source, &dir, name, maker)?
     } else {
-        clone_file(namespace, &source, &dir, name, caller)?
+        clone_file(namespace, &source, &dir, name, maker)?
     };
     namespace.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
     namespace.nodes.trim_names();
@@ -61,7 +62,7 @@ fn clone_directory<'a>(
     source: &Arc<Node>,
     dir: &Arc<Node>,
     name: &[u8],
-    caller: &Caller,
+    Maker { caller, judge }: Maker<'_>,
 ) -> Result<HeldNode<'a>> {
     let verified = namespace.ownership.verify(source, caller, TreeUse::Read)?;
     let prefix = source.content_prefix(namespace.tree.shared().epoch);
@@ -70,6 +71,7 @@ fn clone_directory<'a>(
     let tree = namespace.tree.exclusive();
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
+    judge.create(&dir.state().inode)?;
     let from = source.content_prefix(tree.epoch);
     if from.starts_with(layout::ORPHAN_AREA) || source.state().orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the directory was removed");
@@ -190,11 +192,13 @@ fn clone_file<'a>(
     source: &Arc<Node>,
     dir: &Arc<Node>,
     name: &[u8],
-    caller: &Caller,
+    Maker { caller, judge }: Maker<'_>,
 ) -> Result<HeldNode<'a>> {
     let tree = namespace.tree.shared();
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
+    // Before marks are cleared for it.
+    judge.create(&dir.state().inode)?;
     let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
     namespace.state_record.check_key(&key)?;
     if source.is_removed() {
@@ -206,6 +210,7 @@ fn clone_file<'a>(
     let owned = source.state().inode.clone();
     namespace.ownership.clear_before_entry(dir, &owned)?;
     let mut states = States::lock(&[source, dir]);
+    judge.create(&states.of(dir).inode)?;
     let state = states.of(source);
     if state.orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the file was removed");

@@ -10,6 +10,7 @@ use crate::inode::inode_store::{count_entry, uncount_entry};
 use crate::inode::names::Known;
 use crate::inode::node::{Node, Orphan};
 use crate::inode::ownership::{TreeUse, VerifiedTree};
+use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, XattrValue, Xattrs};
@@ -91,7 +92,7 @@ pub(crate) fn remove_tree<'a>(
     namespace: &'a Namespace,
     (parent, name): (NodeId, &[u8]),
     remains: Remains,
-    caller: &Caller,
+    (caller, judge): (&Caller, Judge<'_>),
 ) -> Result<(NodeId, Option<HeldNode<'a>>)> {
     let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
@@ -107,6 +108,8 @@ pub(crate) fn remove_tree<'a>(
     if !held.is_dir() {
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
+    let above = dir.state().inode.clone();
+    judge.delete(&above, &held.state().inode)?;
     namespace.ownership.check_use(&held, &tree, (caller, TreeUse::Change), verified.of(&held))?;
     if remains == Remains::Nothing {
         take_away(namespace, &tree, &dir, &held, None, &mut releases)?;

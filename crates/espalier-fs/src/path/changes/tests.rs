@@ -52,6 +52,34 @@ fn names_are_judged_where_they_change() {
     fs.unlink_judged(shared, b"mine", judge).unwrap();
 }
 
+/// A directory that the caller may change when a call begins, and not any more when it is made.
+#[test]
+fn whole_trees_are_judged_where_they_change() {
+    let (_, _, fs) = crate::test_support::empty();
+    let user = Credentials { uid: OTHER, gid: OTHER, groups: Vec::new() };
+    let (judge, owner) = (Judge::Caller(&user), Caller { uid: OTHER, gid: OTHER, ..Caller::default() });
+    let maker = Maker { caller: &owner, judge };
+    let dir = fs.mkdir(NodeId::ROOT, b"dir", 0o777, &Caller::default()).unwrap().node;
+    let mode = |mode| fs.setattr(dir, &SetAttr { mode: Some(mode), ..SetAttr::default() }).unwrap();
+    mode(0o777);
+    let file = fs.make_node(dir, b"file", NewNode::Regular, 0o644, maker).unwrap().node;
+    let tree = fs.make_directory(dir, b"tree", 0o755, maker).unwrap().node;
+    let clones = || [file, tree].map(|source| fs.clone_tree_judged(source, dir, b"clone", maker));
+    mode(0o755);
+    clones().map(|clone| assert_refused(clone, FsErrorKind::AccessDenied));
+    let removed = || fs.remove_tree_judged(dir, b"tree", &owner, judge);
+    assert_refused(removed(), FsErrorKind::AccessDenied);
+    // Other users' names stay where the directory has the sticky bit.
+    mode(0o1777);
+    fs.mkdir(dir, b"foreign", 0o755, &Caller::default()).unwrap();
+    assert_refused(fs.remove_tree_judged(dir, b"foreign", &owner, judge), FsErrorKind::Permission);
+    for source in [file, tree] {
+        fs.clone_tree_judged(source, dir, format!("{source:?}").as_bytes(), maker).unwrap();
+    }
+    removed().unwrap();
+    assert_refused(fs.lookup(dir, b"tree"), FsErrorKind::NotFound);
+}
+
 /// An owner sets the set-user-id bit of a file that is given away between the two looks.
 #[test]
 fn attributes_are_judged_under_the_lock_of_the_state() {
