@@ -241,6 +241,28 @@ fn a_new_workspace_asks_for_no_names() {
     assert!(!plain.contains("fsmonitor"), "{plain}");
 }
 
+/// What git does in its own directory is noted for readers of other kinds; git has to look at the
+/// whole work tree if it is told of it.
+#[test]
+fn git_s_own_directory_is_not_told() {
+    let place = Place::mounted("1G");
+    let dir = place.dir.join("d");
+    fs::create_dir_all(dir.join(".git")).unwrap();
+    let hook = |token: &str| -> Vec<String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
+        let ran: Ran = command.args(["fsmonitor", "2", token]).current_dir(&dir).output().unwrap().into();
+        ran.ok().trim_end_matches('\0').split('\0').map(str::to_owned).collect()
+    };
+    // Tokens of the first second of a watch are not accepted.
+    let mut said = hook("none");
+    while said[1..] == ["/"] {
+        said = hook(&said[0]);
+    }
+    fs::write(dir.join(".git/index"), "1").unwrap();
+    fs::write(dir.join("new"), "1").unwrap();
+    assert_eq!(hook(&said[0])[1..], ["new"]);
+}
+
 #[test]
 fn the_hook_is_refused_where_it_cannot_tell() {
     let place = Place::mounted("1G");

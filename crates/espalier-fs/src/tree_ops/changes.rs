@@ -24,6 +24,16 @@ pub struct ChangedPaths {
     pub paths: Vec<Vec<u8>>,
 }
 
+impl ChangedPaths {
+    /// Without git's own directory at the top: what git does there itself is nothing that it asks
+    /// for, and would have it look at the whole directory again.
+    #[must_use]
+    pub fn without_git_directory(mut self) -> Self {
+        self.paths.retain(|path| path != b".git" && !path.starts_with(b".git/"));
+        self
+    }
+}
+
 /// Tells what was changed below directory `node` since `token` was given out. If that is nothing,
 /// `waiter` is woken by the next change there, and perhaps by another one.
 ///

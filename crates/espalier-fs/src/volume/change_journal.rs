@@ -382,9 +382,6 @@ impl Watch {
     /// Notes an entry, or a directory with everything below, by the rest of its key. `notes`: those
     /// of all watches; the result is how many they are then.
     fn add(&mut self, notes: usize, rest: &[u8], now: u64, is_tree: bool) -> usize {
-        if notes::is_ignored(rest) {
-            return notes;
-        }
         if rest.is_empty() {
             return notes - self.forget_before(now);
         }

@@ -174,7 +174,7 @@ fn only_the_owner_of_all_is_told() {
 }
 
 #[test]
-fn git_s_own_directory_is_not_told_and_a_mode_of_a_directory_is() {
+fn git_s_own_directory_is_told_but_not_to_git_and_a_mode_of_a_directory_is() {
     let bench = Bench::new(0);
     let src = bench.dir(NodeId::ROOT, "src");
     let (git, sub) = (bench.dir(src, ".git"), bench.dir(src, "sub"));
@@ -187,8 +187,17 @@ fn git_s_own_directory_is_not_told_and_a_mode_of_a_directory_is() {
     bench.fs.rename(git, b"index.lock", git, b"index", RenameMode::Replace).expect("rename");
     bench.fs.setattr(sub, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).expect("chmod");
     bench.file(src, ".gitignore");
-    let told: BTreeSet<_> = bench.changed(src, &now).paths.into_iter().collect();
-    assert_eq!(told, BTreeSet::from([b".gitignore".to_vec(), b"sub".to_vec(), b"sub/".to_vec()]));
+    let changed = bench.changed(src, &now);
+    let told = |changed: ChangedPaths| changed.paths.into_iter().collect::<BTreeSet<_>>();
+    let outside = BTreeSet::from([&b".gitignore"[..], b"sub", b"sub/"].map(<[u8]>::to_vec));
+    let inside = BTreeSet::from([&b".git/index"[..], b".git/index.lock"].map(<[u8]>::to_vec));
+    assert_eq!(told(changed.clone()), &outside | &inside);
+    assert_eq!(told(changed.without_git_directory()), outside);
+    // The directory itself, as one that comes and goes.
+    bench.fs.remove_tree(src, b".git", &ROOT).expect("remove");
+    let changed = bench.changed(src, &now);
+    assert!(is_told(&changed, b".git") && is_told(&changed, b".git/index"), "{changed:?}");
+    assert_eq!(told(changed.without_git_directory()), outside);
 }
 
 /// What a random run knows: the directories that are asked about, with the paths that changed after

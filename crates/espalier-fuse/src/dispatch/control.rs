@@ -398,7 +398,7 @@ impl TreeCommands {
         or_errno(after.diff_trees(before, old, new, caller), || self.shown_path(new))
     }
 
-    /// What was changed below a directory since an instant.
+    /// What was changed below a directory since an instant, as git asks.
     fn changes(
         &self,
         node: NodeId,
@@ -413,6 +413,7 @@ impl TreeCommands {
             return answer(token, 0, control::CHANGES_UNSYNCED);
         }
         let changed = or_errno(self.fs.changed_paths(node, token, caller), || self.shown_path(node))?;
+        let changed = changed.without_git_directory();
         let flags = if changed.everything { control::CHANGES_EVERYTHING } else { 0 };
         let session = match changed.paths.is_empty() {
             true => 0,

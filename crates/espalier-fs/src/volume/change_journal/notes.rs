@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 const MAX_NOTES: usize = 1 << 14;
 /// From so many notes on, those that the last caller did not need go.
 const MANY_NOTES: usize = 1 << 10;
-/// Git's own directory, of which git asks nothing.
-const IGNORED: &[u8] = b".git";
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
@@ -29,14 +27,6 @@ struct Tree {
     changed: u64,
     /// It stands for the notes below it.
     is_gathered: bool,
-}
-
-/// True for a key rest in git's directory at the top.
-pub(super) fn is_ignored(rest: &[u8]) -> bool {
-    match rest.strip_prefix(IGNORED) {
-        Some(behind) => behind.first() == Some(&CONTENT),
-        None => rest.strip_prefix(&[0]) == Some(IGNORED),
-    }
 }
 
 impl Notes {
