@@ -9,7 +9,7 @@ use crate::record::now;
 use crate::stage::{Stage, inverse, parts};
 use crate::three_way::Decision;
 use crate::trees::{Change, Step, Trees};
-use crate::workspace::{Lock, Workspace, changed_paths};
+use crate::workspace::{Lock, Workspace, all_changed_paths};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ fn take_back_if_changed(trees: &dyn Trees, steps: &[Step], sides: &Sides<'_>, st
         if !left || !is_directory(&old) || !is_directory(&gone) {
             continue;
         }
-        for (below, _) in changed_paths(trees, &old, &gone)? {
+        for (below, _) in all_changed_paths(trees, &old, &gone)? {
             let same = match (crate::entry::read(&old, &below)?, crate::entry::read(&gone, &below)?) {
                 (Some(old), Some(gone)) => old.is_like(&gone, Trust::Times)?,
                 // The target had removed it, too.

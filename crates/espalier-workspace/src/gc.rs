@@ -28,6 +28,8 @@ pub enum Reason {
     ProcessEnded,
     /// It was discarded, or removed by other means, and only data about it is left.
     Leftover,
+    /// It cannot be looked at.
+    Unknown,
 }
 
 impl Reason {
@@ -37,6 +39,7 @@ impl Reason {
             Self::Expired => "time to live is over",
             Self::ProcessEnded => "process has ended",
             Self::Leftover => "left behind",
+            Self::Unknown => "it cannot be looked at",
         }
     }
 }
@@ -65,10 +68,11 @@ pub struct Collected {
 
 impl Registry {
     /// Removes what is not needed any more, in all homes around. Workspaces that processes work in
-    /// are kept, and what commands work on at this time.
+    /// are kept, and what commands work on at this time. What cannot be removed is kept, and said
+    /// with the reason: it hides nothing else.
     ///
     /// # Errors
-    /// Of the system.
+    /// Of the system, but for what concerns one workspace.
     pub fn collect(
         &mut self,
         trees: &dyn Trees,
@@ -83,19 +87,37 @@ impl Registry {
                 homes.push(workspace.home.clone());
             }
             match collect_due(trees, workspace, processes, collect) {
+                Ok(due) => all.extend(due),
                 // Another command has discarded it since.
                 Err(Error::Gone(_)) => {}
-                due => all.extend(due?),
+                Err(error) => all.push(Collected {
+                    name: workspace.record.name.clone(),
+                    path: workspace.place(),
+                    reason: end(workspace).unwrap_or(Reason::Unknown),
+                    kept: Some(error.to_string()),
+                }),
             }
         }
         for workspace in &mut self.missing {
             if !homes.contains(&workspace.home) {
                 homes.push(workspace.home.clone());
             }
-            if let Some(gone) = collect_missing(trees, workspace, collect)? {
-                all.push(gone);
+            match collect_missing(trees, workspace, collect) {
+                Ok(gone) => all.extend(gone),
+                Err(error) => all.push(Collected {
+                    name: workspace.record.name.clone(),
+                    path: workspace.place(),
+                    reason: Reason::Leftover,
+                    kept: Some(error.to_string()),
+                }),
             }
         }
+        all.extend(self.unreadable.iter().map(|unreadable| Collected {
+            name: unreadable.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            path: unreadable.path.clone(),
+            reason: Reason::Unknown,
+            kept: Some(unreadable.why.clone()),
+        }));
         for home in homes {
             if !collect.dry_run {
                 home.remove_dangling_names()?;
@@ -233,11 +255,10 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
         if !discarded && !old() {
             continue;
         }
-        if !dry_run {
-            trees.remove_tree(&path)?;
-        }
+        let removed = if dry_run { Ok(()) } else { trees.remove_tree(&path) };
+        let kept = removed.err().map(|error| error.to_string());
         let name = name.to_string_lossy().into_owned();
-        all.push(Collected { name, path, reason: Reason::Leftover, kept: None });
+        all.push(Collected { name, path, reason: Reason::Leftover, kept });
     }
     Ok(())
 }

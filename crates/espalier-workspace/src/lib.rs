@@ -59,7 +59,7 @@ pub use patch::{patch, statistics};
 pub use process::Process;
 pub use processes::{Processes, unescape_mount_path};
 pub use record::{Checkpoint, Record};
-pub use registry::Registry;
+pub use registry::{Registry, Unreadable};
 pub use three_way::{ConflictKind, Decision, Pick, Side, Triple, decide};
 pub use trees::{Change, Expected, Mounted, Step, Trees};
 pub use workspace::{Changed, Difference, Workspace};

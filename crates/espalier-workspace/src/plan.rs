@@ -9,8 +9,9 @@ use crate::entry::{self, Entry, Kind, Trust, identity};
 use crate::error::Result;
 use crate::three_way::{ConflictKind, Decision, Pick, Side, Triple, decide, pick_attributes};
 use crate::trees::{Change, Trees};
-use crate::workspace::changed_paths;
+use crate::workspace::{all_changed_paths, changed_paths, is_of_version_control};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Which side wins where both changed.
@@ -86,7 +87,10 @@ impl Plan {
         prefer: Prefer,
     ) -> Result<Self> {
         let ours = changed_paths(trees, sides.base, sides.workspace)?;
-        let theirs = changed_paths(trees, sides.base, sides.target)?;
+        // A repository below that goes takes its commits along, so what only it keeps counts here.
+        let all_theirs = all_changed_paths(trees, sides.base, sides.target)?;
+        let is_compared = |path: &Path| !is_of_version_control(path.as_os_str().as_bytes());
+        let theirs: Vec<_> = all_theirs.iter().filter(|(path, _)| is_compared(path)).cloned().collect();
         let mut plan = Self::default();
         for (path, _) in ours.iter().filter(|(path, _)| wanted(path)) {
             if let Some(item) = compare(sides, path)? {
@@ -97,7 +101,7 @@ impl Plan {
         let moved_there = Moves::find(sides.base, sides.target, &theirs)?;
         plan.name_renames(&moved_here, &moved_there);
         plan.resolve(prefer);
-        plan.check_removed_directories(sides, &theirs, prefer)?;
+        plan.check_removed_directories(sides, &all_theirs, prefer)?;
         plan.check_parents(sides, prefer)?;
         plan.find_present(sides, &ours)?;
         let taken = |path: &Path| plan.items.get(path).is_some_and(|item| item.decision == Decision::Take);
@@ -399,3 +403,6 @@ impl Moves {
         Ok(Self { to })
     }
 }
+
+#[cfg(test)]
+mod tests;

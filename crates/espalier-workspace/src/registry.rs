@@ -23,14 +23,31 @@ pub struct Registry {
     pub(crate) present: Vec<Workspace>,
     /// Those that were not found.
     pub(crate) missing: Vec<Workspace>,
+    /// Those of which it cannot be known.
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+/// Data about a workspace that cannot be read or brought up to date.
+#[derive(Debug, Clone)]
+pub struct Unreadable {
+    /// Where the data is.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Unreadable {
+    fn at(path: PathBuf, error: &Error) -> Self {
+        Self { path, why: error.to_string() }
+    }
 }
 
 impl Registry {
     /// Looks for all workspaces whose data lies in a directory from `at` up to the root of its
-    /// mount. Notes where those are that were moved.
+    /// mount. Notes where those are that were moved. One that is damaged hides no other.
     ///
     /// # Errors
-    /// Of the system; [`Error::Damaged`].
+    /// Of the system, but for what concerns one workspace.
     pub fn around(at: &Path) -> Result<Self> {
         let at = at.canonicalize().at(at)?;
         let mut records = Vec::new();
@@ -43,21 +60,34 @@ impl Registry {
             }
         }
         let load = |(home, name): &(Home, OsString)| {
-            let Some(record) = Record::load(&home.dir().join(name))? else { return Ok(None) };
+            let dir = home.dir().join(name);
+            let record = match Record::load(&dir) {
+                Ok(Some(record)) => record,
+                Ok(None) => return Ok(None),
+                Err(error) => return Ok(Some(Err(Unreadable::at(dir, &error)))),
+            };
             let known = Workspace { home: home.clone(), record };
             let is_present = known.is_at_its_place();
-            Ok(Some((known, is_present)))
+            Ok(Some(Ok((known, is_present))))
         };
-        let mut this = Self { at, present: Vec::new(), missing: Vec::new() };
-        for (mut workspace, is_present) in parallel::map(&records, load)?.into_iter().flatten() {
+        let mut this = Self { at, present: Vec::new(), missing: Vec::new(), unreadable: Vec::new() };
+        for loaded in parallel::map(&records, load)?.into_iter().flatten() {
+            let (mut workspace, is_present) = match loaded {
+                Ok(loaded) => loaded,
+                Err(unreadable) => {
+                    this.unreadable.push(unreadable);
+                    continue;
+                }
+            };
             // What completes a promotion concerns several places: one after the other.
-            if if workspace.record.promoting { workspace.is_present()? } else { is_present } {
-                this.present.push(workspace);
-            } else {
-                this.missing.push(workspace);
+            let is_present = if workspace.record.promoting { workspace.is_present() } else { Ok(is_present) };
+            match is_present {
+                Ok(true) => this.present.push(workspace),
+                Ok(false) => this.missing.push(workspace),
+                Err(error) => this.unreadable.push(Unreadable::at(workspace.dir(), &error)),
             }
         }
-        this.find_moved()?;
+        this.find_moved();
         this.present.sort_by(|a, b| a.record.name.cmp(&b.record.name));
         Ok(this)
     }
@@ -92,9 +122,9 @@ impl Registry {
     }
 
     /// Looks for missing workspaces among the neighbours of all places.
-    fn find_moved(&mut self) -> Result<()> {
+    fn find_moved(&mut self) {
         if self.missing.is_empty() {
-            return Ok(());
+            return;
         }
         let places = self.present.iter().chain(&self.missing).map(Workspace::place);
         let parents: BTreeSet<PathBuf> = places.filter_map(|p| p.parent().map(Path::to_owned)).collect();
@@ -121,10 +151,14 @@ impl Registry {
                 Ok(false) => self.missing.push(workspace),
                 // Another command has discarded it.
                 Err(Error::Gone(_)) => {}
-                Err(error) => return Err(error),
+                Err(error) => self.unreadable.push(Unreadable::at(workspace.dir(), &error)),
             }
         }
-        Ok(())
+    }
+
+    /// Those that may be there, and of which it cannot be known.
+    pub fn unreadable(&self) -> &[Unreadable] {
+        &self.unreadable
     }
 
     /// All that were found, by name.

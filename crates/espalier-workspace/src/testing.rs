@@ -7,7 +7,8 @@ use crate::record::Record;
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Workspace, set_identifier};
 use espalier_fuse::control::TreeBytes;
-use std::fs::{create_dir, create_dir_all, remove_dir_all, write};
+use std::collections::BTreeMap;
+use std::fs::{create_dir, create_dir_all, read, remove_dir_all, write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,12 +82,16 @@ impl Trees for Plain {
     }
 
     fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
-        let names = |of: &Path| -> Result<Vec<_>> {
-            Ok(of.read_dir().at(of)?.flatten().map(|entry| entry.file_name()).collect())
-        };
-        let (before, after) = (names(old)?, names(new)?);
-        before.iter().filter(|name| !after.contains(name)).for_each(|n| each(Change::Removed, n.as_bytes()));
-        after.iter().filter(|name| !before.contains(name)).for_each(|n| each(Change::Added, n.as_bytes()));
+        let (before, after) = (contents(old)?, contents(new)?);
+        for (path, content) in &before {
+            match after.get(path) {
+                None => each(Change::Removed, path.as_os_str().as_bytes()),
+                Some(other) if other != content => each(Change::Changed, path.as_os_str().as_bytes()),
+                Some(_) => {}
+            }
+        }
+        let added = after.keys().filter(|path| !before.contains_key(*path));
+        added.for_each(|path| each(Change::Added, path.as_os_str().as_bytes()));
         Ok(())
     }
 
@@ -109,6 +114,26 @@ impl Trees for Plain {
     fn set_limits(&self, _path: &Path, _limits: TreeBytes) -> Result<()> {
         Ok(())
     }
+}
+
+/// What lies below a directory: files with their content.
+fn contents(top: &Path) -> Result<BTreeMap<PathBuf, Option<Vec<u8>>>> {
+    let (mut all, mut left) = (BTreeMap::new(), vec![PathBuf::new()]);
+    while let Some(dir) = left.pop() {
+        let place = top.join(&dir);
+        for entry in place.read_dir().at(&place)?.flatten() {
+            let path = dir.join(entry.file_name());
+            let content = match entry.file_type().at(&place)?.is_dir() {
+                true => None,
+                false => Some(read(entry.path()).at(&place)?),
+            };
+            if content.is_none() {
+                left.push(path.clone());
+            }
+            all.insert(path, content);
+        }
+    }
+    Ok(all)
 }
 
 /// A copy of a tree, with its attributes, that counts as its own.

@@ -345,16 +345,30 @@ const OF_VERSION_CONTROL: [&[u8]; 2] = [b".git", b".jj"];
 /// The paths that differ, sorted, with what the comparison says about each; without what version
 /// control keeps for itself.
 pub(crate) fn changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
+    let mut all = all_changed_paths(trees, old, new)?;
+    all.retain(|(path, _)| !is_of_version_control(path.as_os_str().as_bytes()));
+    Ok(all)
+}
+
+/// The same with what version control keeps.
+pub(crate) fn all_changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
     let mut all = Vec::new();
-    trees.differences(old, new, &mut |change, path| add(&mut all, change, path))?;
+    trees.differences(old, new, &mut |change, path| {
+        all.push((PathBuf::from(OsStr::from_bytes(path)), change));
+    })?;
     Ok(in_order(all))
 }
 
 /// Adds a path that may differ, but not what version control keeps.
 fn add(all: &mut Vec<(PathBuf, Change)>, change: Change, path: &[u8]) {
-    if !path.split(|byte| *byte == b'/').any(|name| OF_VERSION_CONTROL.contains(&name)) {
+    if !is_of_version_control(path) {
         all.push((PathBuf::from(OsStr::from_bytes(path)), change));
     }
+}
+
+/// True for what version control keeps for itself: it is neither compared nor applied.
+pub(crate) fn is_of_version_control(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').any(|name| OF_VERSION_CONTROL.contains(&name))
 }
 
 /// Each path once: a file with several names may be told twice.

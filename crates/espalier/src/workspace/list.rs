@@ -2,7 +2,7 @@
 
 use super::asked::{Asked, TREES, processes_around, shown};
 use crate::problem::Exit;
-use crate::ui::say;
+use crate::ui::{complain, say};
 use crate::units::{Size, Span};
 use anyhow::Result;
 use espalier_workspace::{Listed, Record};
@@ -17,10 +17,14 @@ pub(super) fn run(asked: &Asked<'_>) -> Result<Exit> {
         None => espalier_workspace::Processes::default(),
     };
     let listed = Listed::all(&TREES, all, &processes)?;
+    let problems = listed.iter().any(|one| one.problem.is_some()) || !registry.unreadable().is_empty();
+    let exit = if problems { Exit::Failure } else { Exit::Success };
     if asked.json {
         let all: Vec<Value> = listed.iter().map(describe).collect();
-        say!("{}", json!({ "workspaces": all }));
-        return Ok(Exit::Success);
+        let unreadable = registry.unreadable().iter();
+        let unreadable = unreadable.map(|one| json!({"path": shown(&one.path), "why": one.why}));
+        say!("{}", json!({ "workspaces": all, "unreadable": unreadable.collect::<Vec<_>>() }));
+        return Ok(exit);
     }
     let mut rows = vec![
         ["NAME", "AGE", "LEFT", "OWN", "QUOTA", "CHANGED", "IN USE BY", "PATH", "FROM"].map(str::to_owned),
@@ -29,7 +33,13 @@ pub(super) fn run(asked: &Asked<'_>) -> Result<Exit> {
     if rows.len() > 1 {
         print(&rows);
     }
-    Ok(Exit::Success)
+    for (listed, why) in listed.iter().filter_map(|one| one.problem.as_ref().map(|why| (one, why))) {
+        complain!("espalier workspace: {} cannot be looked at: {why}", listed.workspace.record().name);
+    }
+    for unreadable in registry.unreadable() {
+        complain!("espalier workspace: {}: {}", shown(&unreadable.path), unreadable.why);
+    }
+    Ok(exit)
 }
 
 const COLUMNS: usize = 9;
@@ -57,6 +67,7 @@ fn describe(listed: &Listed) -> Value {
         "own_bytes": listed.own_bytes,
         "quota_bytes": listed.quota,
         "changed": listed.changed,
+        "problem": listed.problem,
         "checkpoints": record.checkpoints.len(),
         "processes": processes.collect::<Vec<_>>(),
     })
@@ -82,7 +93,7 @@ fn row(listed: &Listed) -> Row {
         left(record),
         listed.own_bytes.map_or("-".into(), |bytes| Size(bytes).to_string()),
         listed.quota.map_or("-".into(), |bytes| Size(bytes).to_string()),
-        listed.changed.to_string(),
+        listed.changed.map_or("?".into(), |changed| changed.to_string()),
         if processes.is_empty() { "-".into() } else { processes.join(", ") + more },
         shown(&listed.workspace.place()),
         record.made_from.clone(),
