@@ -114,7 +114,7 @@ fn sections_for_object_stores_have_the_words_of_their_messages() {
     let text = String::from_utf8_lossy(&pages[0].text).into_owned();
     for (file, said) in [
         ("claim", "has it open for writing"),
-        ("publish", "took the store over"),
+        ("line", "took the store over"),
         ("error", "check the credentials"),
     ] {
         let path = format!("{}/../espalier-object/src/device/{file}.rs", env!("CARGO_MANIFEST_DIR"));
