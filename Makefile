@@ -163,7 +163,7 @@ uninstall:
 	rm -rf $(SHARE)/espalier $(DOC)
 	rm -f $(DESTDIR)$(LIBDIR)/libespalier.so $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libespalier.so.$(VERSION)
 	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc $(addprefix $(INCLUDE)/,$(HEADERS))
-	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1
+	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1 $(SHARE)/man/man1/git-espalier.1
 	rm -f $(SHARE)/man/man5/espalier.5 $(SHARE)/man/man5/espalier.toml.5
 	for name in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(SHARE)/man/man8/$$name.8; done
 

@@ -89,7 +89,7 @@ fn pages_completions_units_and_helpers_are_installed_and_removed() {
     let installed = Installed::with(&[]);
     let at = |path: &str| installed.at(path);
     let pages = at("usr/share/man");
-    for page in ["espalier", "espalier-mount", "mount.fuse.espalier", "mkfs.espalier", "espalier.toml"] {
+    for page in ["espalier-mount", "git-espalier", "mount.fuse.espalier", "mkfs.espalier", "espalier.toml"] {
         let found = run(Command::new("man").arg("-M").arg(&pages).args(["-w", page]));
         // The page of an alias is that of its program.
         assert!(found.contains(page) || page == "mount.fuse.espalier", "{found}");
