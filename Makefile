@@ -151,7 +151,7 @@ install-files: built-program
 	COMPLETE=bash $(BINARY) >$(BASH_COMPLETION)
 	COMPLETE=zsh $(BINARY) >$(ZSH_COMPLETION)
 	COMPLETE=fish $(BINARY) >$(FISH_COMPLETION)
-	sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/systemd/espalier@.service.in >$(UNIT)
+	$(BINARY) unit $(PREFIX)/bin/espalier >$(UNIT)
 	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
 	for file in $(DOCUMENTS); do install -D -m 644 $$file $(DOC)/$$file || exit; done
 	find $(DOC) -name '*.md' -exec sed -E -i 's,$(SOURCE_LINK),\1,g' {} +

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ran, run};
+use common::{Ran, espalier, run};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -116,7 +116,10 @@ fn pages_completions_units_and_helpers_are_installed_and_removed() {
     }
     let unit = fs::read_to_string(at("usr/lib/systemd/system/espalier@.service")).unwrap();
     assert!(unit.contains("ExecStart=/usr/bin/espalier"), "{unit}");
-    verify(&unit.replace("/usr/bin/espalier", env!("CARGO_BIN_EXE_espalier")), installed.root.path());
+    // As the program prints it where no package has brought it.
+    let printed = espalier(&["unit"]).ok();
+    assert_eq!(printed, unit.replace("/usr/bin/espalier", env!("CARGO_BIN_EXE_espalier")));
+    verify(&printed, installed.root.path());
     installed.make("uninstall");
     assert_eq!(installed.files(), BTreeSet::new());
 }
