@@ -1,7 +1,8 @@
 //! `espalier man`: writes the manual pages.
 //!
 //! The pages of commands are made of the command line itself, so they say what the program does;
-//! pages of section 5 and 8, and of what is no command of this program, are written, and take their lists of options from the same place.
+//! pages of section 5 and 8 are written, and take their lists of options from the same place. That
+//! of git-espalier, a script, is written as a whole.
 
 mod examples;
 mod page;
