@@ -1,4 +1,5 @@
-# The README's commands. Everything that is missing is installed by scripts/install-deps.
+# The README's commands. `all` needs Rust and a compiler for C, `install` only what `all` has built.
+# What other targets need and is missing is installed by scripts/install-deps.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -8,7 +9,7 @@ DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all demo test test-long conformance soak-fsx lint fuzz soak soak-object power-cut bench install \
-	install-files install-library uninstall clean static deb rpm wheel dist dist-check package-test first-file \
+	install-files install-library built-program built-library uninstall clean static deb rpm wheel dist dist-check package-test first-file \
 	publish-check site guarantees
 
 all:
@@ -101,30 +102,45 @@ BASH_COMPLETION = $(SHARE)/bash-completion/completions/espalier
 ZSH_COMPLETION = $(SHARE)/zsh/$(ZSH_FUNCTIONS)/_espalier
 FISH_COMPLETION = $(SHARE)/fish/vendor_completions.d/espalier.fish
 UNIT = $(DESTDIR)$(PREFIX)/lib/systemd/system/espalier@.service
+INCLUDE = $(DESTDIR)$(PREFIX)/include
+HEADERS := $(notdir $(wildcard include/*.h))
+# With everything that they link to, except for sources: there the text of the link remains.
+DOC = $(SHARE)/doc/espalier
+DOCUMENTS := $(wildcard *.md docs/*.md docs/*/*.md docs/images/*) LICENSE-APACHE LICENSE-MIT
+SOURCE_LINK := \[([^]]*)\]\((\.\./)*(crates|include|integrations|scripts)(/[^)]*)?\)
 # Debian's packages have vendor-completions.
 ZSH_FUNCTIONS ?= site-functions
 BINARY ?= $(TARGET)/release/espalier
 # The C library: where it was built, where it goes, and its name for the dynamic linker
 # (crates/espalier-c/build.rs).
-LIBRARIES ?= $(dir $(BINARY))
+LIBRARIES ?= $(patsubst %/,%,$(dir $(BINARY)))
 LIBDIR ?= $(PREFIX)/lib
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 SONAME := libespalier.so.$(basename $(VERSION))
 
-install: all install-files install-library
+# Builds nothing: it is for root, and the tree is another user's.
+install: built-program built-library install-files install-library
 
-# What is built already, for packages.
-install-library:
+# A sentence, unless the file is there.
+built = $(if $(shell test -e $(1) && echo yes),,$(error $(1) is not there: run make first))
+
+built-program:
+	$(call built,$(BINARY))
+
+built-library:
+	$(call built,$(LIBRARIES)/libespalier_c.so)
+
+install-library: built-library
 	install -D -m 644 $(LIBRARIES)/libespalier_c.so $(DESTDIR)$(LIBDIR)/libespalier.so.$(VERSION)
 	ln -sf libespalier.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libespalier.so
-	install -D -m 644 include/espalier-tree.h $(DESTDIR)$(PREFIX)/include/espalier-tree.h
-	install -d $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -d $(INCLUDE) $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -m 644 $(addprefix include/,$(HEADERS)) $(INCLUDE)
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 		packaging/pkgconfig/espalier.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc
 	chmod 644 $(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc
 
-install-files:
+install-files: built-program
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/espalier
 	install -D -m 755 integrations/git-espalier/git-espalier $(DESTDIR)$(PREFIX)/bin/git-espalier
 	install -D -m 644 packaging/modprobe.d/espalier.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
@@ -135,17 +151,19 @@ install-files:
 	COMPLETE=bash $(BINARY) >$(BASH_COMPLETION)
 	COMPLETE=zsh $(BINARY) >$(ZSH_COMPLETION)
 	COMPLETE=fish $(BINARY) >$(FISH_COMPLETION)
-	sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/systemd/espalier@.service.in >$(UNIT)
+	$(BINARY) unit $(PREFIX)/bin/espalier >$(UNIT)
 	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
+	for file in $(DOCUMENTS); do install -D -m 644 $$file $(DOC)/$$file || exit; done
+	find $(DOC) -name '*.md' -exec sed -E -i 's,$(SOURCE_LINK),\1,g' {} +
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/espalier $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
 	rm -f $(DESTDIR)$(PREFIX)/bin/git-espalier
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
-	rm -f $(SHARE)/espalier/grafana.json
+	rm -rf $(SHARE)/espalier $(DOC)
 	rm -f $(DESTDIR)$(LIBDIR)/libespalier.so $(DESTDIR)$(LIBDIR)/$(SONAME) $(DESTDIR)$(LIBDIR)/libespalier.so.$(VERSION)
-	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc $(DESTDIR)$(PREFIX)/include/espalier-tree.h
-	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1
+	rm -f $(DESTDIR)$(LIBDIR)/pkgconfig/espalier.pc $(addprefix $(INCLUDE)/,$(HEADERS))
+	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1 $(SHARE)/man/man1/git-espalier.1
 	rm -f $(SHARE)/man/man5/espalier.5 $(SHARE)/man/man5/espalier.toml.5
 	for name in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(SHARE)/man/man8/$$name.8; done
 

@@ -122,6 +122,8 @@ pub(crate) enum Command {
     /// Show everything at work: make an image, unpack a source tree, search, edit, build, check,
     /// compare
     Demo(Demo),
+    /// Print the template unit for systemd, espalier@.service (make install and packages bring it)
+    Unit(Unit),
     /// Write the manual pages below a directory (make install does)
     #[command(hide = true)]
     Man(Man),
@@ -460,6 +462,16 @@ pub(crate) struct Demo {
     /// Leave the image there at the end
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier unit >/etc/systemd/system/espalier@.service   then systemctl daemon-reload
+
+The unit says at its top how it is used.")]
+pub(crate) struct Unit {
+    /// The program that it runs (default: this one)
+    pub(crate) program: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -71,6 +71,7 @@ fn command() -> Command {
     let mut command = Cli::command();
     for (name, argument, completer) in [
         ("mount", "options", ArgValueCompleter::new(mount_options)),
+        ("mount", "source", ArgValueCompleter::new(mount_sources)),
         ("umount", "dir", ArgValueCompleter::new(mount_points)),
         ("scrub", "dir", ArgValueCompleter::new(mount_points)),
         ("stat", "dir", ArgValueCompleter::new(mount_points)),
@@ -183,6 +184,15 @@ fn mount_points(current: &OsStr) -> Vec<CompletionCandidate> {
     let found: Vec<_> = ours.filter(|dir| begin(dir)).map(CompletionCandidate::new).collect();
     // A relative path, or a directory below a mount.
     if found.is_empty() { PathCompleter::dir().complete(current) } else { found }
+}
+
+/// What can be mounted; with `--replace`, where something is.
+fn mount_sources(current: &OsStr) -> Vec<CompletionCandidate> {
+    if words().iter().any(|word| word == "--replace") {
+        mount_points(current)
+    } else {
+        PathCompleter::any().complete(current)
+    }
 }
 
 fn mount_points_and_paths(current: &OsStr) -> Vec<CompletionCandidate> {

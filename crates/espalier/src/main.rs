@@ -46,6 +46,7 @@ mod scrub;
 mod signature;
 mod snapshot;
 mod space;
+mod systemd_unit;
 mod ui;
 mod umount;
 mod units;
@@ -168,6 +169,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Quota(args) => ("quota", quota::run(args).map(done)),
         Command::Bench(args) => ("bench", bench::run(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
+        Command::Unit(args) => ("unit", systemd_unit::run(args).map(done)),
         Command::Man(args) => ("man", manual::run(args).map(done)),
     }
 }

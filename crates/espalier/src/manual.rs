@@ -1,7 +1,8 @@
 //! `espalier man`: writes the manual pages.
 //!
 //! The pages of commands are made of the command line itself, so they say what the program does;
-//! pages of section 5 and 8 are written, and take their lists of options from the same place.
+//! pages of section 5 and 8 are written, and take their lists of options from the same place. That
+//! of git-espalier, a script, is written as a whole.
 
 mod examples;
 mod page;
@@ -13,7 +14,8 @@ use page::Page;
 use std::fs;
 
 /// The written pages: name, section, text from `.SH NAME` on.
-const WRITTEN: [(&str, &str, &str); 6] = [
+const WRITTEN: [(&str, &str, &str); 7] = [
+    ("git-espalier", "1", include_str!("manual/git-espalier.1")),
     ("espalier", "5", include_str!("manual/espalier.5")),
     ("espalier.toml", "5", include_str!("manual/espalier.toml.5")),
     ("mkfs.espalier", "8", include_str!("manual/mkfs.espalier.8")),

@@ -63,6 +63,11 @@ fn snapshots_mounts_and_paths_are_offered() {
     assert_eq!(bash_offers(&["espalier", "diff", &format!("{dir}/.sna")]), [hidden.as_str()]);
     assert_eq!(bash_offers(&["espalier", "diff", &format!("{hidden}af")]), [format!("{hidden}after/")]);
     assert_eq!(bash_offers(&["espalier", "umount", &dir[..dir.len() - 1]]), [dir]);
+    // Where the mount is beside its image, the image is not offered.
+    let begun = &dir[..dir.rfind('/').unwrap() + 1];
+    assert_eq!(bash_offers(&["espalier", "mount", "--replace", begun]), [dir]);
+    assert!(bash_offers(&["espalier", "mount", "--replace", ""]).iter().any(|offer| offer == dir));
+    assert!(bash_offers(&["espalier", "mount", begun]).iter().any(|offer| offer == image));
     place.umount().ok();
     assert_eq!(bash_offers(&["espalier", "snapshot", "delete", image, "bef"]), ["before"]);
     let option = bash_offers(&["espalier", "mount", image, dir, "-o", "ro,snapshot=a"]);

@@ -206,6 +206,7 @@ fn see_also(name: &str, also: &[&str]) -> Roff {
     }
     match name {
         "espalier-mkfs" | "espalier-fsck" | "espalier-salvage" => pages.push(("espalier", "5")),
+        "espalier-unit" => pages.push(("mount.espalier", "8")),
         "espalier-mount" | "espalier-umount" => {
             pages.extend([("mount.espalier", "8"), ("espalier.toml", "5")]);
         }

@@ -1,4 +1,5 @@
 use super::*;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -36,6 +37,24 @@ fn every_command_has_a_page_and_pages_lead_to_pages() {
             assert!(!page_of_ours || names.iter().any(|name| name == word), "{} names {word}", page.name);
         }
     }
+}
+
+/// The program is a script, so nothing but this holds its page to it.
+#[test]
+fn the_page_of_git_espalier_has_what_its_usage_has() {
+    let program = include_str!("../../../../integrations/git-espalier/git-espalier");
+    let usage = program.split("USAGE").nth(1).unwrap().split("\n\n").next().unwrap();
+    let pages = pages().unwrap();
+    let page = pages.iter().find(|page| page.name == "git-espalier").unwrap();
+    let text = String::from_utf8_lossy(&page.text).replace("\\-", "-");
+    let words = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| c.is_whitespace() || "[]()|<>'\"".contains(c));
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    };
+    let (wanted, found) = (words(usage), words(&text));
+    let missing: Vec<_> =
+        wanted.difference(&found).filter(|word| *word != "usage:" && *word != "or:").collect();
+    assert!(wanted.len() > 15 && missing.is_empty(), "{missing:?}");
 }
 
 /// What the page of the program calls errors of the engine, by kind.
