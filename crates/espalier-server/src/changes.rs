@@ -9,6 +9,9 @@
 //! afterwards. What the kernel has and has not sent (stores through shared mappings) is written
 //! before the content of a file changes.
 
+#[cfg(test)]
+mod interleave;
+
 use crate::admission::Powers;
 use crate::details::check_xattr;
 use crate::failure::{Failure, Outcome};
@@ -23,7 +26,7 @@ use espalier_fuse::{ChangedCaches, ClientAccess};
 /// next: here a test has another caller come in between.
 pub(crate) fn before_change() {
     #[cfg(test)]
-    crate::interleave::stop_if_asked();
+    interleave::stop_if_asked();
 }
 
 /// Makes the changes of a client.

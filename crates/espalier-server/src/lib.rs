@@ -22,8 +22,6 @@ mod writes;
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
 mod common;
-#[cfg(test)]
-mod interleave;
 
 #[cfg(test)]
 extern crate self as espalier_server;

@@ -1,6 +1,6 @@
 //! Where log lines go: to standard error (a service of systemd writes to the journal itself, with
-//! fields), or, from a server in the background, to the journal, the system log, or a file where the
-//! machine has neither.
+//! fields), or, from a server in the background, to the journal, the system log, or a file where
+//! the machine has neither.
 //!
 //! What cannot be logged is dropped: a full disk below the log must not stop a file system.
 

@@ -7,7 +7,7 @@
 //! - a journal goes on only with the line of roots that it belongs to: every claim without it, or
 //!   with another one, ends that line.
 
-use super::line::Line;
+use super::inner::Line;
 use super::options::{Access, Options};
 use super::probe::Probe;
 use super::tables::{PagesGet, Tables, TablesGet};

@@ -1,11 +1,10 @@
 //! What device and background thread share: where blocks are, the line of roots, the latch.
 
 use super::error;
-use super::line::Line;
 use super::options::Options;
-use crate::bucket::{Failure, FailureKind};
+use crate::bucket::{Failure, FailureKind, Version};
 use crate::cache::FrameCache;
-use crate::format::{MapReference, NewObject, ObjectId};
+use crate::format::{MapReference, NewObject, ObjectId, Root};
 use crate::journal::Journal;
 use crate::map::BlockMap;
 use crate::objects::ObjectTable;
@@ -149,6 +148,17 @@ impl State {
         }
         count
     }
+}
+
+/// The last root that is known to be there.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) root: Root,
+    /// Its version.
+    pub(super) version: Version,
+    /// When its put began, by the environment's clock: the server's time for it is later, so the
+    /// lease ends no earlier than is counted from here.
+    pub(super) put_at: Duration,
 }
 
 /// What the next root says of the map: ahead of the line of roots while one is being published.

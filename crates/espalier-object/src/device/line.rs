@@ -11,8 +11,8 @@
 //! - a put whose outcome is not known latches the device before the lock is given back, so that
 //!   nothing is ever built on a root that may not be there.
 
-use super::inner::{Attempt, Inner};
-use crate::bucket::{Condition, Version};
+use super::inner::{Attempt, Inner, Line};
+use crate::bucket::Condition;
 use crate::format::Root;
 use crate::requests::Replaced;
 use espalier_storage::{JoinHandle, Operation, Result};
@@ -24,17 +24,6 @@ const RENEWALS_PER_LEASE: u32 = 3;
 
 /// The shortest pause of the thread that renews.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-
-/// The last root that is known to be there.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) root: Root,
-    /// Its version.
-    pub(super) version: Version,
-    /// When its put began, by the environment's clock: the server's time for it is later, so the
-    /// lease ends no earlier than is counted from here.
-    pub(super) put_at: Duration,
-}
 
 impl Inner {
     /// Starts the thread that renews the lease, if there may be one.

@@ -1,8 +1,8 @@
 //! Following: a reader finds out whether the root names another state by now, and opens that.
 
 use super::error;
+use super::inner::Line;
 use super::inner::{Inner, Latched};
-use super::line::Line;
 use super::object_device::ObjectDevice;
 use crate::bucket::Failure;
 use crate::format::Root;

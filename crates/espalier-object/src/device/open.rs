@@ -2,8 +2,8 @@
 
 use super::claim::{Claimed, Refusal, claim, lease_of, read_root};
 use super::error;
+use super::inner::Line;
 use super::inner::{Chain, Inner, Latched, State};
-use super::line::Line;
 use super::object_device::ObjectDevice;
 use super::options::{Access, Options, Present};
 use super::probe::Probe;

@@ -1,8 +1,8 @@
 //! The kernel is told of the nodes that a change was on, also if another caller has changed what a
 //! name means since the server looked it up.
 
+use super::interleave::Stop;
 use crate::common::Mounted;
-use crate::interleave::Stop;
 use espalier_client::{Client, Links, Rename, Write};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
