@@ -60,7 +60,7 @@ use small_reply::SmallReply;
 use snapshots::SnapshotTable;
 use states::StateTable;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use traced::Subject;
 use volume::ServedVolume;
 
@@ -157,20 +157,20 @@ impl Dispatcher {
     /// is the first.
     pub(crate) fn follow(&mut self) {
         let states = StateTable::new(self.live.has_xattrs());
-        // The kernel knows nothing yet.
-        let _ = states.show(Arc::clone(self.live.fs()));
+        // The kernel knows nothing yet, and there is no state before.
+        let _ = states.show(Arc::clone(self.live.fs()), Instant::now());
         self.states = Some(states);
     }
 
-    /// Shows a newer state. Returns what the kernel has to be told of it; `None` if the mount does
-    /// not follow, or can show no more states.
-    pub(crate) fn show(&self, fs: Arc<FileSystem>) -> Option<Vec<Notification>> {
-        self.states.as_ref()?.show(fs)
+    /// Shows a newer state ([`StateTable::show`]). Returns what the kernel has to be told of it;
+    /// `None` if the mount does not follow, or can show no more states.
+    pub(crate) fn show(&self, fs: Arc<FileSystem>, last_current: Instant) -> Option<Vec<Notification>> {
+        self.states.as_ref()?.show(fs, last_current)
     }
 
     /// Closes old states ([`StateTable::close`]); returns how many there still are.
-    pub(crate) fn close_states(&self, grace: Duration) -> usize {
-        self.states.as_ref().map_or(0, |states| states.close(grace))
+    pub(crate) fn close_states(&self, now: Instant, grace: Duration) -> usize {
+        self.states.as_ref().map_or(0, |states| states.close(now, grace))
     }
 
     /// Hands over what tells the kernel of changes that it did not ask for.

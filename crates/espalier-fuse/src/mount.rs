@@ -328,13 +328,14 @@ impl Mount {
     }
 
     /// Shows a newer state of the store than the one before, in a mount that follows another writer
-    /// ([`MountOptions::follow`]). What is open stays in the state in which it was opened.
+    /// ([`MountOptions::follow`]). What is open stays in the state in which it was opened. At
+    /// `last_current` the state that was shown before was still that of the store.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] if the mount does not follow, or too many states were in use
     /// when they were closed.
-    pub fn show(&self, fs: Arc<FileSystem>) -> io::Result<()> {
-        let told = self.served.as_ref().and_then(|served| served.dispatcher.show(fs));
+    pub fn show(&self, fs: Arc<FileSystem>, last_current: Instant) -> io::Result<()> {
+        let told = self.served.as_ref().and_then(|served| served.dispatcher.show(fs, last_current));
         let message = "this mount can show no other state; unmount it, and mount again";
         let told = told.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, message))?;
         self.notifier.notify(told);
@@ -342,10 +343,10 @@ impl Mount {
     }
 
     /// Closes states that were replaced ([`Mount::show`]): those that the kernel does not know any
-    /// more, and those that were replaced longer than `grace` ago, whose open files give ESTALE
-    /// from then on. Returns how many replaced states there still are.
-    pub fn close_states(&self, grace: Duration) -> usize {
-        self.served.as_ref().map_or(0, |served| served.dispatcher.close_states(grace))
+    /// more, and those that were last known to be that of the store `grace` before `now`, whose
+    /// open files give ESTALE from then on. Returns how many replaced states there still are.
+    pub fn close_states(&self, now: Instant, grace: Duration) -> usize {
+        self.served.as_ref().map_or(0, |served| served.dispatcher.close_states(now, grace))
     }
 
     /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when it is not in use

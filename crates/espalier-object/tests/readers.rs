@@ -33,9 +33,12 @@ fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
     pass(30);
     assert!(writer.request_counts().puts > puts);
     assert!(first.newer().unwrap().is_none());
+    assert!(!first.is_replaced().unwrap());
     write(&writer, 0, &[2; 100]);
     writer.sync().unwrap();
+    assert!(first.is_replaced().unwrap());
     let second = first.newer().unwrap().unwrap();
+    assert!(!second.is_replaced().unwrap());
     assert_eq!(read(&second, 0, 100), [2; 100]);
     assert!(second.newer().unwrap().is_none());
     assert_eq!(second.write_at(0, &[&AlignedBuf::zeroed(BLOCK)]).unwrap_err().kind, ErrorKind::ReadOnly);
@@ -52,6 +55,7 @@ fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
     writer.close().unwrap();
     ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Replace).unwrap();
     assert_eq!(second.newer().unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(second.is_replaced().unwrap_err().kind, ErrorKind::NotFound);
     bucket.remove("root");
     assert_eq!(second.newer().unwrap_err().kind, ErrorKind::NotFound);
 }

@@ -76,13 +76,14 @@ impl Backing {
 #[derive(Debug)]
 pub(crate) struct LeasedDevice {
     device: ObjectDevice,
-    opened: Instant,
+    /// When the opening began, of the first state if it follows a writer.
+    opening: Instant,
 }
 
 impl LeasedDevice {
     /// What is stored and how many requests there were, for `espalier info`.
     pub(crate) fn describe(&self) -> Value {
-        describe(&self.device, self.opened.elapsed())
+        describe(&self.device, self.opening.elapsed())
     }
 
     /// The device as the root has it now, if that is another state
@@ -92,7 +93,12 @@ impl LeasedDevice {
     /// What a request fails with; if the store was deleted or made anew.
     pub(crate) fn newer(&self) -> espalier_storage::Result<Option<Arc<Self>>> {
         let newer = self.device.newer()?;
-        Ok(newer.map(|device| Arc::new(Self { device, opened: self.opened })))
+        Ok(newer.map(|device| Arc::new(Self { device, opening: self.opening })))
+    }
+
+    /// When the opening of the first state began: that state was in the store later than this.
+    pub(crate) fn opening(&self) -> Instant {
+        self.opening
     }
 
     /// The device.
@@ -245,6 +251,7 @@ pub(crate) fn open_object(
     options: &ObjectOptions,
 ) -> Result<Arc<LeasedDevice>> {
     let bucket = bucket(location, false)?;
+    let opening = Instant::now();
     let device = ObjectDevice::open(bucket, environment, access, options.open()?);
     let device = device.map_err(|error| match error.kind {
         ErrorKind::NotFound => {
@@ -253,7 +260,7 @@ pub(crate) fn open_object(
         _ => anyhow!(error),
     });
     let device = device.with_context(|| format!("{location} cannot be opened"))?;
-    Ok(Arc::new(LeasedDevice { device, opened: Instant::now() }))
+    Ok(Arc::new(LeasedDevice { device, opening }))
 }
 
 /// What a way of opening an image is for an object store.

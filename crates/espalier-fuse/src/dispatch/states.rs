@@ -5,7 +5,8 @@
 //! node has the tag of its state (`node_tag`), so what was opened stays as it was. Once a state is
 //! replaced the kernel is told to look up again what it knows, and so forgets the nodes of the old
 //! one by and by. [`StateTable::close`] ends states of which it knows nothing any more, and those
-//! that were replaced so long ago that their data may be gone: their nodes are stale from then on.
+//! that the store may have replaced so long ago that their data is gone: their nodes are stale from
+//! then on.
 //!
 //! Invariant: a tag is used again only if the kernel had no node of its state, and no request that
 //! may give it one was under way.
@@ -27,8 +28,9 @@ struct State {
     volume: Arc<ServedVolume>,
     /// Nodes that it holds without the kernel.
     own_nodes: u64,
-    /// When another one was shown in its place.
-    replaced: Option<Instant>,
+    /// Once another one was shown in its place: when it was last known to be that of the store,
+    /// which has replaced it since. This mount may have heard of that much later.
+    last_current: Option<Instant>,
 }
 
 impl State {
@@ -63,8 +65,9 @@ impl StateTable {
         Self { xattrs, table: Mutex::default() }
     }
 
-    /// Shows a state; returns what the kernel has to be told, or `None` if there are no tags left.
-    pub(super) fn show(&self, fs: Arc<FileSystem>) -> Option<Vec<Notification>> {
+    /// Shows a state. The one that was shown before was still that of the store at `last_current`.
+    /// Returns what the kernel has to be told, or `None` if there are no tags left.
+    pub(super) fn show(&self, fs: Arc<FileSystem>, last_current: Instant) -> Option<Vec<Notification>> {
         let mut names = names_in_root(&fs);
         let own_nodes = fs.statistics().nodes;
         let mut table = self.table.lock();
@@ -79,10 +82,10 @@ impl StateTable {
         let volume = Arc::new(ServedVolume::snapshot(fs, self.xattrs, tag));
         let before = table.newest;
         if let Some(before) = table.states.get_mut(&before) {
-            before.replaced = Some(Instant::now());
+            before.last_current = Some(last_current);
             names.extend(names_in_root(before.volume.fs()));
         }
-        table.states.insert(tag, State { volume, own_nodes, replaced: None });
+        table.states.insert(tag, State { volume, own_nodes, last_current: None });
         table.newest = tag;
         drop(table);
         names.sort();
@@ -116,19 +119,19 @@ impl StateTable {
         }
     }
 
-    /// Closes replaced states that the kernel does not know, and those that were replaced longer
-    /// than `grace` ago. Returns how many replaced ones there still are.
-    pub(super) fn close(&self, grace: Duration) -> usize {
+    /// Closes replaced states that the kernel does not know, and those that may have been replaced
+    /// as long as `grace` before `now`. Returns how many replaced ones there still are.
+    pub(super) fn close(&self, now: Instant, grace: Duration) -> usize {
         let mut closed = Vec::new();
         let table = &mut *self.table.lock();
         let free = &mut table.free;
         table.states.retain(|tag, state| {
-            let Some(replaced) = state.replaced else { return true };
+            let Some(last_current) = state.last_current else { return true };
             let unknown = state.is_unknown();
             if unknown {
                 free.push(*tag);
             }
-            let stays = !unknown && replaced.elapsed() < grace;
+            let stays = !unknown && now.saturating_duration_since(last_current) < grace;
             if !stays {
                 closed.push(Arc::clone(&state.volume));
             }
@@ -150,3 +153,6 @@ fn names_in_root(fs: &FileSystem) -> Vec<Vec<u8>> {
     }
     names
 }
+
+#[cfg(test)]
+mod tests;

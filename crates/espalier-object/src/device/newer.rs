@@ -4,7 +4,7 @@ use super::error;
 use super::inner::Line;
 use super::inner::{Inner, Latched};
 use super::object_device::ObjectDevice;
-use crate::bucket::Failure;
+use crate::bucket::{Failure, Version};
 use crate::format::Root;
 use espalier_storage::{Error, ErrorKind, Operation, Result};
 use espalier_sync::Mutex;
@@ -24,18 +24,7 @@ impl ObjectDevice {
     pub fn newer(&self) -> Result<Option<Self>> {
         let inner = &self.inner;
         let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &inner.name);
-        let found = inner.requests.read_root().map_err(failed)?;
-        let own = inner.line.lock().root.clone();
-        let (root, version) = match found {
-            Some((root, _, version)) if root.uuid == own.uuid => (root, version),
-            _ => {
-                let message = "the store was deleted, or another one was made in its place; mount again";
-                return Err(Error::new(ErrorKind::NotFound, Operation::Open, &inner.name, message));
-            }
-        };
-        if is_same_state(&own, &root) {
-            return Ok(None);
-        }
+        let Some((root, version)) = inner.newer_root()? else { return Ok(None) };
         let newer = Inner::new(
             (Arc::clone(&inner.requests), Arc::clone(&inner.cache)),
             &inner.environment,
@@ -47,6 +36,36 @@ impl ObjectDevice {
         newer.announce_newest(NEWEST_BYTES);
         let _ = newer.latch.set(Latched::Closed("it is open for reading only"));
         Ok(Some(Self { inner: Arc::new(newer), threads: Mutex::default() }))
+    }
+
+    /// True if the root names another state by now than this device has: what
+    /// [`ObjectDevice::newer`] would open.
+    ///
+    /// # Errors
+    /// As for [`ObjectDevice::newer`].
+    pub fn is_replaced(&self) -> Result<bool> {
+        Ok(self.inner.newer_root()?.is_some())
+    }
+}
+
+impl Inner {
+    /// The root, if it names another state than the one that the device was opened with.
+    ///
+    /// # Errors
+    /// What a request fails with; [`ErrorKind::NotFound`] if the store was deleted or made anew.
+    fn newer_root(&self) -> Result<Option<(Root, Version)>> {
+        let found = self.requests.read_root();
+        let found = found.map_err(|failure| error::of_failure(&failure, Operation::Open, &self.name))?;
+        let line = self.line.lock();
+        match found {
+            Some((root, _, version)) if root.uuid == line.root.uuid => {
+                Ok((!is_same_state(&line.root, &root)).then_some((root, version)))
+            }
+            _ => {
+                let message = "the store was deleted, or another one was made in its place; mount again";
+                Err(Error::new(ErrorKind::NotFound, Operation::Open, &self.name, message))
+            }
+        }
     }
 }
 
