@@ -79,6 +79,14 @@ pub enum Error {
         /// Its original.
         original: PathBuf,
     },
+    /// Whether commits of the workspace are nowhere else cannot be told.
+    #[error("workspace '{name}' may have commits that are nowhere else: {why}; --force goes on")]
+    MayHaveCommits {
+        /// The workspace.
+        name: String,
+        /// Why that cannot be told.
+        why: String,
+    },
     /// A crash has interrupted a promotion, and it cannot be completed.
     #[error(
         "workspace '{name}': a crash interrupted its promotion, and since then {} or {} was moved or \

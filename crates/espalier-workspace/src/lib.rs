@@ -19,6 +19,7 @@ mod exec;
 mod file_names;
 mod gc;
 mod git;
+mod git_command;
 mod git_index;
 mod git_warm;
 mod home;

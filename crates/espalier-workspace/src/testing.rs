@@ -1,12 +1,14 @@
 //! What tests of this crate have in common: workspaces in an ordinary file system, with copies in
 //! place of clones.
 
+use crate::entry::{self, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::record::Record;
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Workspace, set_identifier};
 use espalier_fuse::control::TreeBytes;
+use std::collections::BTreeSet;
 use std::fs::{create_dir, create_dir_all, remove_dir_all, write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -81,12 +83,16 @@ impl Trees for Plain {
     }
 
     fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
-        let names = |of: &Path| -> Result<Vec<_>> {
-            Ok(of.read_dir().at(of)?.flatten().map(|entry| entry.file_name()).collect())
-        };
-        let (before, after) = (names(old)?, names(new)?);
-        before.iter().filter(|name| !after.contains(name)).for_each(|n| each(Change::Removed, n.as_bytes()));
-        after.iter().filter(|name| !before.contains(name)).for_each(|n| each(Change::Added, n.as_bytes()));
+        let (before, after) = (paths_below(old)?, paths_below(new)?);
+        for path in before.union(&after) {
+            let change = match (entry::read(old, path)?, entry::read(new, path)?) {
+                (Some(_), None) => Change::Removed,
+                (None, Some(_)) => Change::Added,
+                (Some(a), Some(b)) if !a.is_like(&b, Trust::Content)? => Change::Changed,
+                _ => continue,
+            };
+            each(change, path.as_os_str().as_bytes());
+        }
         Ok(())
     }
 
@@ -109,6 +115,23 @@ impl Trees for Plain {
     fn set_limits(&self, _path: &Path, _limits: TreeBytes) -> Result<()> {
         Ok(())
     }
+}
+
+/// All paths below a directory.
+fn paths_below(top: &Path) -> Result<BTreeSet<PathBuf>> {
+    let (mut all, mut waiting) = (BTreeSet::new(), vec![PathBuf::new()]);
+    while let Some(below) = waiting.pop() {
+        let dir = top.join(&below);
+        for found in dir.read_dir().at(&dir)? {
+            let found = found.at(&dir)?;
+            let path = below.join(found.file_name());
+            if found.file_type().at(&dir)?.is_dir() {
+                waiting.push(path.clone());
+            }
+            all.insert(path);
+        }
+    }
+    Ok(all)
 }
 
 /// A copy of a tree, with its attributes, that counts as its own.
