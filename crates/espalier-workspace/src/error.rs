@@ -74,9 +74,9 @@ pub enum Error {
         name: String,
         /// Hashes with subjects, newest first.
         commits: Vec<String>,
-        /// Where the workspace is.
+        /// The repository in the workspace.
         place: PathBuf,
-        /// Its original.
+        /// The one in its original.
         original: PathBuf,
     },
     /// Whether commits of the workspace are nowhere else cannot be told.

@@ -23,6 +23,7 @@ mod git_command;
 mod git_index;
 mod git_warm;
 mod home;
+mod linked;
 mod listing;
 mod merge;
 mod names;
@@ -36,6 +37,7 @@ mod processes;
 mod promote;
 mod record;
 mod registry;
+mod repositories;
 mod source;
 mod stage;
 #[cfg(test)]

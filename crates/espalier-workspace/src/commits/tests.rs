@@ -1,5 +1,7 @@
+use crate::discard::Discard;
 use crate::error::Error;
 use crate::git_command::git_command;
+use crate::processes::Processes;
 use crate::testing::{Ground, Plain};
 use crate::trees::Trees;
 use std::path::Path;
@@ -43,6 +45,7 @@ const REPOSITORY: &str = "git init -q; echo 1 >f; git add .; git commit -qm firs
 fn lonely(ground: &Ground) -> Vec<String> {
     assert_eq!(ground.workspace.differences(&Plain).unwrap(), []);
     let found = ground.workspace.lonely_commits(&Plain).unwrap();
+    let found = found.map(|lonely| lonely.commits).unwrap_or_default();
     found.iter().map(|commit| commit.split_once(' ').unwrap().1.to_owned()).collect()
 }
 
@@ -109,4 +112,132 @@ fn a_repository_that_is_asked_runs_no_program() {
     sh(&ground.path("w"), "git commit -q --allow-empty -m lonely");
     assert_eq!(lonely(&ground), ["lonely"]);
     assert!(!ran.exists());
+}
+
+/// Makes a commit on top of the one that is checked out, that changes no file.
+const COMMIT: &str = "git commit -q --allow-empty -m lonely";
+
+#[test]
+fn commits_in_a_submodule_are_found() {
+    let ground = workspace_of(&format!(
+        "{REPOSITORY}; git init -q s; cd s; {COMMIT}; git commit -q --allow-empty -m 2; cd ..; \
+        git -c protocol.file.allow=always submodule --quiet add ./s lib/sub; rm -rf s; git commit -qm sub"
+    ));
+    assert!(lonely(&ground).is_empty());
+    // A branch that is not checked out: the work tree of the submodule is as it was.
+    sh(
+        &ground.path("w/lib/sub"),
+        &format!("git checkout -q --detach; {COMMIT}; git branch x; git checkout -q @~"),
+    );
+    assert_eq!(lonely(&ground), ["lonely"]);
+    // The message says how to take it.
+    let Error::Commits { place, original, .. } = ground.workspace.check_applied(&Plain).unwrap_err() else {
+        panic!()
+    };
+    sh(&original, &format!("git fetch -q {} x:x", place.display()));
+    assert!(lonely(&ground).is_empty());
+    // A submodule that has no work tree any more.
+    sh(
+        &ground.path("w"),
+        "git -C .git/modules/lib/sub update-ref refs/heads/y $(git -C .git/modules/lib/sub commit-tree -m gone HEAD^{tree}); rm -rf lib/sub/.git",
+    );
+    assert_eq!(lonely(&ground), ["gone"]);
+}
+
+#[test]
+fn commits_in_a_repository_below_are_found_also_after_an_apply() {
+    let mut ground = workspace_of(&format!("mkdir -p a/b; cd a/b; {REPOSITORY}"));
+    assert!(lonely(&ground).is_empty());
+    sh(&ground.path("w/a/b"), COMMIT);
+    assert_eq!(lonely(&ground), ["lonely"]);
+    // The base follows what is applied.
+    sh(&ground.workspace.base(), "rm -rf a");
+    Plain.clone_tree(&ground.path("w/a"), &ground.workspace.base().join("a")).unwrap();
+    ground.workspace.record.applied = Some(1);
+    assert_eq!(lonely(&ground), ["lonely"]);
+    std::fs::rename(ground.path("base"), ground.path("elsewhere")).unwrap();
+    assert_eq!(lonely(&ground), ["lonely", "first"]);
+}
+
+/// A workspace that is a linked worktree of `repository`, as `create` makes one.
+fn linked() -> Ground {
+    let ground = Ground::new();
+    sh(
+        &ground.top,
+        &format!(
+            "git init -q repository; cd repository; {REPOSITORY}; \
+            git worktree add -q --detach ../other; git worktree add -q --detach ../linked; \
+            mv ../linked/.git ../linked/f ../w; rm ../w/w; cp ../w/.git ../w/f {}; rm {0}/w; \
+            cd ../w; git worktree repair",
+            ground.workspace.base().display()
+        ),
+    );
+    ground
+}
+
+#[test]
+fn a_commit_that_only_the_head_of_a_linked_worktree_leads_to_is_found() {
+    let ground = linked();
+    assert!(lonely(&ground).is_empty());
+    sh(&ground.path("w"), COMMIT);
+    assert_eq!(lonely(&ground), ["lonely"]);
+    // Another worktree has it.
+    sh(&ground.path("other"), "git checkout -q $(git -C ../w rev-parse HEAD)");
+    assert!(lonely(&ground).is_empty());
+    sh(&ground.path("other"), "git checkout -q @~");
+    assert_eq!(lonely(&ground), ["lonely"]);
+    // The repository has it.
+    sh(&ground.path("w"), "git checkout -q -b some/branch");
+    assert!(lonely(&ground).is_empty());
+}
+
+#[test]
+fn a_linked_worktree_is_forgotten_with_its_workspace_and_no_other_is() {
+    let worktrees = |ground: &Ground| {
+        let listed = sh(&ground.path("repository"), "git worktree list --porcelain | grep ^worktree");
+        let mut names: Vec<_> =
+            listed.lines().map(|line| line.rsplit('/').next().unwrap().to_owned()).collect();
+        names[1..].sort();
+        names
+    };
+    let discard = |ground: &Ground| {
+        Discard::default().run(&Plain, &mut ground.workspace.clone(), &Processes::default()).unwrap();
+        assert!(!ground.path("w").exists());
+    };
+    let ground = linked();
+    assert_eq!(worktrees(&ground), ["repository", "other", "w"]);
+    // Not there just now.
+    sh(&ground.top, "mv other away");
+    discard(&ground);
+    assert_eq!(worktrees(&ground), ["repository", "other"]);
+    // One whose file leads to what is registered for another.
+    let ground = linked();
+    for tree in [ground.path("w"), ground.workspace.base()] {
+        sh(&tree, &format!("cp {} .", ground.path("other/.git").display()));
+    }
+    discard(&ground);
+    assert_eq!(worktrees(&ground).len(), 3);
+    // One that is locked, and one with submodules' repositories.
+    let ground = linked();
+    sh(&ground.path("w"), "git worktree lock .");
+    discard(&ground);
+    assert_eq!(worktrees(&ground).len(), 3);
+    let ground = linked();
+    sh(&ground.path("w"), "mkdir $(git rev-parse --git-dir)/modules");
+    discard(&ground);
+    assert_eq!(worktrees(&ground).len(), 3);
+}
+
+#[test]
+fn what_jj_alone_reads_may_have_commits() {
+    let ground = workspace_of("mkdir -p d/.jj/repo/op e/.jj; echo ../../d/.jj/repo >e/.jj/repo");
+    assert!(lonely(&ground).is_empty());
+    sh(&ground.path("w/e"), "touch .jj/working_copy");
+    assert!(lonely(&ground).is_empty());
+    sh(&ground.path("w/d"), "touch .jj/repo/op/1");
+    let why = untold(&ground);
+    assert!(why.contains("jj changed d/.jj"), "{why}");
+    // Git has all the commits.
+    sh(&ground.path("w/d"), "git init -q");
+    assert!(lonely(&ground).is_empty());
 }
