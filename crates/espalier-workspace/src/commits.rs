@@ -1,98 +1,123 @@
 //! Commits that a workspace alone has: made in it, fetched neither by its original nor pushed to
 //! where a remote-tracking branch shows them.
 
-use crate::error::{Error, Result, no_git};
+use crate::error::{Error, Result};
+use crate::git_command::ask_git;
+use crate::linked::Linked;
+use crate::repositories::{Repositories, is_repository};
 use crate::trees::Trees;
 use crate::workspace::Workspace;
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
 
 /// Commits that are looked for; there may be more.
 const LIMIT: usize = 100;
-/// What of a repository tells that commits were made.
-const TRACES: [&str; 4] = [".git/HEAD", ".git/refs", ".git/packed-refs", ".git/logs"];
+
+/// The commits of one repository that would be gone with a workspace.
+pub(crate) struct Lonely {
+    /// Newest first, each with its subject.
+    pub(crate) commits: Vec<String>,
+    /// The repository.
+    pub(crate) place: PathBuf,
+    /// The original's.
+    pub(crate) original: PathBuf,
+}
 
 impl Workspace {
-    /// The commits that would be gone with the workspace, newest first, each with its subject.
+    /// The commits that would be gone with the workspace, of the first repository that has some.
     ///
     /// # Errors
-    /// [`Error::Program`] if commits may have been made, and git cannot tell which; as for
+    /// [`Error::MayHaveCommits`] if commits may have been made, and it cannot be told which; as for
     /// [`Trees::differences`].
-    pub fn lonely_commits(&self, trees: &dyn Trees) -> Result<Vec<String>> {
+    pub(crate) fn lonely_commits(&self, trees: &dyn Trees) -> Result<Option<Lonely>> {
         let place = self.place();
-        // Worktrees keep their commits in the repository that they belong to.
-        if !place.join(".git").is_dir() || !self.may_have_commits(trees)? {
-            return Ok(Vec::new());
+        let repositories = self.changed_repositories(trees, &place)?;
+        let own = repositories.own.iter().map(|repository| (repository, false));
+        for (repository, is_linked) in own.chain(repositories.linked.iter().map(|dir| (dir, true))) {
+            // The work tree is what the user knows, if it lies around.
+            let below = match repository.file_name() {
+                Some(name) if name == ".git" => repository.parent().unwrap_or(repository),
+                _ => repository,
+            };
+            let (place, original) = (below_of(&place, below), below_of(&self.original(), below));
+            let commits = match is_linked {
+                true => linked_commits(&place),
+                false => own_commits(&place, &original),
+            };
+            let commits = commits.map_err(|error| match error {
+                // Not installed, or the repository is damaged or belongs to another user.
+                Error::Program { program, what } => self.untold(format!("{program}: {what}")),
+                error => error,
+            })?;
+            if !commits.is_empty() {
+                return Ok(Some(Lonely { commits, place, original }));
+            }
         }
-        let original = self.original();
-        let mut known = String::new();
-        if original.join(".git").exists() {
-            known = git(&original, &["rev-parse", "--all", "HEAD"], "")?;
+        match repositories.jj.first() {
+            Some(jj) => Err(self.untold(format!("jj changed {}, which jj alone reads", jj.display()))),
+            None => Ok(None),
         }
-        let without: String =
-            known.lines().filter(|line| is_hash(line)).map(|hash| format!("^{hash}\n")).collect();
-        let limit = format!("--max-count={LIMIT}");
-        let list =
-            ["rev-list", "--ignore-missing", &limit, "--oneline", "--no-abbrev-commit", "--all", "HEAD"];
-        let ours = git(&place, &[&list[..], &["--not", "--remotes", "--not", "--stdin"]].concat(), &without)?;
-        if ours.is_empty() || known.is_empty() {
-            return Ok(ours.lines().map(str::to_owned).collect());
-        }
-        // What the original has, and no branch there leads to, is there all the same.
-        let hashes: String =
-            ours.lines().filter_map(|line| Some(format!("{}\n", line.split(' ').next()?))).collect();
-        let there = git(&original, &["cat-file", "--batch-check"], &hashes)?;
-        let is_missing = |line: &str| line.ends_with(" missing");
-        let found = ours.lines().zip(there.lines()).filter(|(_, there)| is_missing(there));
-        Ok(found.map(|(commit, _)| commit.to_owned()).collect())
     }
 
-    /// True unless nothing in the workspace's repository shows that commits were made.
-    fn may_have_commits(&self, trees: &dyn Trees) -> Result<bool> {
+    fn untold(&self, why: String) -> Error {
+        Error::MayHaveCommits { name: self.record.name.clone(), why }
+    }
+
+    /// The repositories that are not as they were.
+    fn changed_repositories<'a>(&self, trees: &dyn Trees, place: &'a Path) -> Result<Repositories<'a>> {
+        let mut found = Repositories::of(place);
         // The base follows what is applied, with commits that are nowhere else.
-        if self.record.applied.is_some() {
-            return Ok(true);
+        let before = match self.record.applied {
+            None => self.base(),
+            Some(_) => self.original(),
+        };
+        match before.is_dir() {
+            true => trees.differences(&before, place, &mut |_, path| found.add(path))?,
+            // The original is gone, so anything may be nowhere else.
+            false => found.add_all()?,
         }
-        let mut found = false;
-        trees.differences(&self.base(), &self.place(), &mut |_, path| {
-            found |= TRACES.iter().any(|trace| path.starts_with(trace.as_bytes()));
-        })?;
         Ok(found)
     }
 }
 
-fn is_hash(text: &str) -> bool {
-    text.len() >= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// A directory below another, or that itself.
+fn below_of(top: &Path, below: &Path) -> PathBuf {
+    // Without a slash at the end.
+    if below.as_os_str().is_empty() { top.to_owned() } else { top.join(below) }
 }
 
-/// What git says in a directory.
-fn git(dir: &Path, words: &[&str], input: &str) -> Result<String> {
-    let failed =
-        |what: String| Error::Program { program: format!("git {} in {}", words[0], dir.display()), what };
-    let mut command = Command::new("git");
-    // The directories are the caller's choice, as the owner of the workspace.
-    command.args(["-c", "safe.directory=*", "-C"]).arg(dir).args(words);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| failed(no_git(&error)))?;
-    let stdin = child.stdin.take();
-    // Git says why it does not read on; input and output are too short to fill both pipes at once.
-    let written = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
-    let out = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
-    // A repository without commits has no HEAD.
-    match out.status.success() || (out.stdout.is_empty() && words.contains(&"HEAD") && is_unborn(dir)) {
-        true => {
-            written.map_err(|error| failed(error.to_string()))?;
-            Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-        }
-        false => Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_owned())),
+/// What a repository has that neither that of the original nor a remote-tracking branch has.
+fn own_commits(place: &Path, original: &Path) -> Result<Vec<String>> {
+    let mut known = String::new();
+    if original.join(".git").exists() || is_repository(original) {
+        known = ask_git(original, &["rev-list", "--no-walk", "--ignore-missing", "--all"], "")?;
     }
+    let ours = list(place, &["--all", "--not", "--remotes"], known.lines())?;
+    if ours.is_empty() || known.is_empty() {
+        return Ok(ours);
+    }
+    // What the original has, and no branch there leads to, is there all the same.
+    let hashes: String =
+        ours.iter().filter_map(|line| Some(format!("{}\n", line.split(' ').next()?))).collect();
+    let there = ask_git(original, &["cat-file", "--batch-check"], &hashes)?;
+    let is_missing = |line: &str| line.ends_with(" missing");
+    let found = ours.into_iter().zip(there.lines()).filter(|(_, there)| is_missing(there));
+    Ok(found.map(|(commit, _)| commit).collect())
 }
 
-/// True if a repository has no commit.
-fn is_unborn(dir: &Path) -> bool {
-    let mut command = Command::new("git");
-    command.args(["-c", "safe.directory=*", "-C"]).arg(dir).args(["rev-parse", "-q", "--verify", "HEAD"]);
-    let asked = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    asked.is_ok_and(|status| status.code() == Some(1))
+/// What only the head of a linked worktree leads to: branches stay in the repository.
+fn linked_commits(place: &Path) -> Result<Vec<String>> {
+    let heads = Linked::of(place).map(|linked| linked.other_heads()).unwrap_or_default();
+    list(place, &["--single-worktree", "--all", "--not", "--glob=*"], heads.iter().map(String::as_str))
 }
+
+/// Commits with their subjects, without those that `without` lead to.
+fn list<'a>(place: &Path, which: &[&str], without: impl Iterator<Item = &'a str>) -> Result<Vec<String>> {
+    let limit = format!("--max-count={LIMIT}");
+    let words = ["rev-list", "--ignore-missing", &limit, "--oneline", "--no-abbrev-commit"];
+    let without: String = without.map(|hash| format!("^{hash}\n")).collect();
+    let said = ask_git(place, &[&words[..], which, &["--not", "--stdin"]].concat(), &without)?;
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests;

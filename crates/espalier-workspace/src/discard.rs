@@ -1,6 +1,8 @@
 //! Throwing workspaces away.
 
+use crate::commits::Lonely;
 use crate::error::{AtPath, Error, Result};
+use crate::linked::{self, Linked};
 use crate::processes::Processes;
 use crate::registry::NEW_PREFIX;
 use crate::trees::Trees;
@@ -21,7 +23,8 @@ impl Discard {
     /// Removes a workspace with all that is known of it.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Unapplied`], [`Error::Commits`]; of the system.
+    /// [`Error::InUse`], [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`]; of the
+    /// system.
     pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
         let lock = workspace.lock(trees)?;
         if !self.force {
@@ -33,15 +36,20 @@ impl Discard {
 }
 
 impl Workspace {
-    /// Removes it with all that is known of it.
+    /// Removes it with all that is known of it, also by a repository of which it is a linked
+    /// worktree.
     ///
     /// # Errors
     /// Of the system.
     pub(crate) fn remove(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
+        let registration = Linked::of(&self.place()).and_then(|linked| linked.own_registration());
         // In the directory with its data it is nowhere else, and goes with all of it at once.
         let gone = self.dir().join(DISCARDED);
         std::fs::rename(self.place(), &gone).at(&self.place())?;
-        self.remove_data(trees, lock)
+        self.remove_data(trees, lock)?;
+        // What stays of it is forgotten by the next `git worktree prune`, as after `rm -rf`.
+        let _ = registration.map(|registration| linked::forget(&registration));
+        Ok(())
     }
 
     /// Removes all that is known of it.
@@ -73,19 +81,17 @@ impl Workspace {
     /// Refuses if it has changes that were not applied, or commits that are nowhere else.
     ///
     /// # Errors
-    /// [`Error::Unapplied`], [`Error::Commits`]; as for [`Workspace::differences`] and
-    /// [`Workspace::lonely_commits`].
+    /// [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`]; as for
+    /// [`Workspace::differences`].
     pub fn check_applied(&self, trees: &dyn Trees) -> Result<()> {
         let name = self.record.name.clone();
         match self.differences(trees)?.len() {
             0 => {}
             changed => return Err(Error::Unapplied { name, changed }),
         }
-        let commits = self.lonely_commits(trees)?;
-        match commits.is_empty() {
-            true => Ok(()),
-            false => {
-                let (place, original) = (self.place(), self.original());
+        match self.lonely_commits(trees)? {
+            None => Ok(()),
+            Some(Lonely { commits, place, original }) => {
                 Err(Error::Commits { name, commits, place, original })
             }
         }

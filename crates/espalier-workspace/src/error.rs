@@ -74,10 +74,18 @@ pub enum Error {
         name: String,
         /// Hashes with subjects, newest first.
         commits: Vec<String>,
-        /// Where the workspace is.
+        /// The repository in the workspace.
         place: PathBuf,
-        /// Its original.
+        /// The one in its original.
         original: PathBuf,
+    },
+    /// Whether commits of the workspace are nowhere else cannot be told.
+    #[error("workspace '{name}' may have commits that are nowhere else: {why}; --force goes on")]
+    MayHaveCommits {
+        /// The workspace.
+        name: String,
+        /// Why that cannot be told.
+        why: String,
     },
     /// A crash has interrupted a promotion, and it cannot be completed.
     #[error(

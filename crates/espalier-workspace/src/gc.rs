@@ -182,7 +182,7 @@ fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
         return Ok(reason);
     }
     match workspace.check_applied(trees) {
-        Err(Error::Unapplied { .. } | Error::Commits { .. }) => Ok(None),
+        Err(Error::Unapplied { .. } | Error::Commits { .. } | Error::MayHaveCommits { .. }) => Ok(None),
         done => done.map(|()| reason),
     }
 }

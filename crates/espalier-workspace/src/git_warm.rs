@@ -8,10 +8,11 @@
 use crate::changes::changes_since;
 use crate::error::Result;
 use crate::git::{GitNote, add_setting, hook_setting};
+use crate::git_command::git_command;
 use crate::git_index::{self, IndexEnd};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What any setting of the hook contains.
@@ -101,7 +102,7 @@ fn add(git: &Path, hook: &str) -> Result<bool> {
 
 /// Has git write its index anew; false if it cannot.
 fn look_at_everything(original: &Path) -> bool {
-    let mut git = Command::new("git");
+    let mut git = git_command();
     git.arg("-C").arg(original).args(["status", "--porcelain"]);
     let done = git.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     done.is_ok_and(|status| status.success())

@@ -2,11 +2,12 @@
 
 use crate::entry::{Entry, Kind};
 use crate::error::{AtPath, Error, Result, no_git};
+use crate::git_command::git_command;
 use crate::plan::{Conflict, Item, Plan};
 use crate::three_way::{ConflictKind, Decision, Pick};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Git takes a file for binary if it has a zero byte among the first so many.
 const TEXT_BYTES: u64 = 8000;
@@ -51,7 +52,7 @@ fn merge_item(item: &Item, into: &Path) -> Result<std::result::Result<PathBuf, C
             return Ok(Err(ConflictKind::Content));
         }
     }
-    let mut command = Command::new("git");
+    let mut command = git_command();
     command.args(["merge-file", "-p", "-q"]).args([&target.path, &base.path, &workspace.path]);
     let out = command.stdin(Stdio::null()).output();
     let failed = |what: String| Error::Program { program: "git merge-file".into(), what };

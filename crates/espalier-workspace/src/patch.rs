@@ -3,11 +3,12 @@
 
 use crate::entry::{self, Kind};
 use crate::error::{AtPath, Error, Result, no_git};
+use crate::git_command::git_command;
 use crate::stage::copy_attributes;
 use crate::trees::Trees;
 use crate::workspace::{Changed, Difference, Workspace};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Content as it is, whatever `.gitattributes` say.
 const ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding !diff\n";
@@ -63,8 +64,9 @@ fn git_diff(
 /// say that content is taken as it is.
 fn diff_of(scratch: &Path, options: &[&str]) -> Result<Vec<u8>> {
     let git = |tree: &str, arguments: &[&str]| -> Result<Vec<u8>> {
-        let mut command = Command::new("git");
+        let mut command = git_command();
         command.current_dir(scratch).stdin(Stdio::null());
+        // Those say how differences look, too.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"GIT_"))
         {
             command.env_remove(name);

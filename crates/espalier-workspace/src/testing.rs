@@ -1,14 +1,15 @@
 //! What tests of this crate have in common: workspaces in an ordinary file system, with copies in
 //! place of clones.
 
+use crate::entry::{self, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::record::Record;
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Workspace, set_identifier};
 use espalier_fuse::control::TreeBytes;
-use std::collections::BTreeMap;
-use std::fs::{create_dir, create_dir_all, read, remove_dir_all, write};
+use std::collections::BTreeSet;
+use std::fs::{create_dir, create_dir_all, remove_dir_all, write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,16 +83,16 @@ impl Trees for Plain {
     }
 
     fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
-        let (before, after) = (contents(old)?, contents(new)?);
-        for (path, content) in &before {
-            match after.get(path) {
-                None => each(Change::Removed, path.as_os_str().as_bytes()),
-                Some(other) if other != content => each(Change::Changed, path.as_os_str().as_bytes()),
-                Some(_) => {}
-            }
+        let (before, after) = (paths_below(old)?, paths_below(new)?);
+        for path in before.union(&after) {
+            let change = match (entry::read(old, path)?, entry::read(new, path)?) {
+                (Some(_), None) => Change::Removed,
+                (None, Some(_)) => Change::Added,
+                (Some(a), Some(b)) if !a.is_like(&b, Trust::Content)? => Change::Changed,
+                _ => continue,
+            };
+            each(change, path.as_os_str().as_bytes());
         }
-        let added = after.keys().filter(|path| !before.contains_key(*path));
-        added.for_each(|path| each(Change::Added, path.as_os_str().as_bytes()));
         Ok(())
     }
 
@@ -116,21 +117,18 @@ impl Trees for Plain {
     }
 }
 
-/// What lies below a directory: files with their content.
-fn contents(top: &Path) -> Result<BTreeMap<PathBuf, Option<Vec<u8>>>> {
-    let (mut all, mut left) = (BTreeMap::new(), vec![PathBuf::new()]);
-    while let Some(dir) = left.pop() {
-        let place = top.join(&dir);
-        for entry in place.read_dir().at(&place)?.flatten() {
-            let path = dir.join(entry.file_name());
-            let content = match entry.file_type().at(&place)?.is_dir() {
-                true => None,
-                false => Some(read(entry.path()).at(&place)?),
-            };
-            if content.is_none() {
-                left.push(path.clone());
+/// All paths below a directory.
+fn paths_below(top: &Path) -> Result<BTreeSet<PathBuf>> {
+    let (mut all, mut waiting) = (BTreeSet::new(), vec![PathBuf::new()]);
+    while let Some(below) = waiting.pop() {
+        let dir = top.join(&below);
+        for found in dir.read_dir().at(&dir)? {
+            let found = found.at(&dir)?;
+            let path = below.join(found.file_name());
+            if found.file_type().at(&dir)?.is_dir() {
+                waiting.push(path.clone());
             }
-            all.insert(path, content);
+            all.insert(path);
         }
     }
     Ok(all)

@@ -157,6 +157,7 @@ const SECTIONS: [Sections; 3] = [
             ("in_use(", "is in use by"),
             ("changed paths that were not applied", ""),
             ("lonely(", "commits that are nowhere else"),
+            ("may have commits that are nowhere else", ""),
             ("a crash interrupted its promotion", ""),
             ("was changed there meanwhile", ""),
         ],
