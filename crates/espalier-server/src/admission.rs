@@ -105,12 +105,18 @@ pub(crate) fn admit(
     Ok(Admission { credentials, node, is_read_only, policy: policy(), powers })
 }
 
+/// Refuses users that the mount does not let in.
+pub(crate) fn check_user(uid: u32, mount: &MountIdentity) -> Outcome<()> {
+    if mount.allows_others || uid == mount.owner {
+        return Ok(());
+    }
+    Err(Failure::new(libc::EACCES, "the mount lets only its owner in"))
+}
+
 /// Refuses users that the mount does not let in, and ids without a number here.
 fn check_ids(of: &Credentials, mount: &MountIdentity) -> Outcome<()> {
     let refuse = |message| Err(Failure::new(libc::EACCES, message));
-    if !mount.allows_others && of.uid != mount.owner {
-        return refuse("the mount lets only its owner in");
-    }
+    check_user(of.uid, mount)?;
     let overflow = |name| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         text.trim().parse().unwrap_or(65534)
