@@ -10,11 +10,13 @@
 //! 2. Ids of it have no number here (another user namespace).
 //! 3. It is root without the capabilities of root over files, or in another user namespace.
 //! 4. It cannot gain privileges (`no_new_privs`), which every process has that restricts itself by
-//!    Landlock without being privileged: what it is forbidden cannot be known.
-//! 5. It cannot reach the directory from its root directory: it was passed the descriptor.
-//! 6. The place where it sees the mount translates owners, or follows no links.
-//! 7. Something is mounted below the directory, as it sees it, and hides what lies there; unless it
-//!    could take that away.
+//!    Landlock without SYS_ADMIN: what it is forbidden cannot be known.
+//! 5. It has another user or group than the socket. It has run a set-user-id program since it
+//!    connected, and the facts of it are those of that program, or its threads differ.
+//! 6. It cannot reach the directory from its root directory: it was passed the descriptor.
+//! 7. The place where it sees the mount translates owners, or follows no links.
+//! 8. Something is mounted below the directory, as it sees it, and hides what lies there; unless it
+//!    is root and could take that away.
 //!
 //! Where it sees the mount read-only it changes nothing. Like an open file, a session keeps the
 //! rights that it began with. Nothing here waits for a file system: what is asked of the descriptor
@@ -91,11 +93,12 @@ pub(crate) fn admit(
     let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: Peer::groups(socket)? };
     check_ids(&credentials, &access.identity)?;
     let process = Process::of(socket, &peer)?;
-    let status = process.read("status")?;
-    let has_own_users = process.has_own_users();
-    let capabilities = check_status(&String::from_utf8_lossy(&status), peer.uid, has_own_users)?;
-    let powers = Powers::of(capabilities, peer.uid, has_own_users);
     let mounts = MountTable::parse(&process.read("mountinfo")?);
+    let has_own_users = process.has_own_users();
+    // The last one to be read: it says whether the others were of a program with these rights.
+    let status = process.read("status")?;
+    let capabilities = check_status(&String::from_utf8_lossy(&status), &peer, has_own_users)?;
+    let powers = Powers::of(capabilities, peer.uid, has_own_users);
     process.check_lives()?;
     let node = access.redeem(&hello.token, peer.uid).ok_or_else(|| {
         Failure::new(libc::ESTALE, "the token is not one of this mount and user, or used up")
@@ -105,12 +108,18 @@ pub(crate) fn admit(
     Ok(Admission { credentials, node, is_read_only, policy: policy(), powers })
 }
 
+/// Refuses users that the mount does not let in.
+pub(crate) fn check_user(uid: u32, mount: &MountIdentity) -> Outcome<()> {
+    if mount.allows_others || uid == mount.owner {
+        return Ok(());
+    }
+    Err(Failure::new(libc::EACCES, "the mount lets only its owner in"))
+}
+
 /// Refuses users that the mount does not let in, and ids without a number here.
 fn check_ids(of: &Credentials, mount: &MountIdentity) -> Outcome<()> {
     let refuse = |message| Err(Failure::new(libc::EACCES, message));
-    if !mount.allows_others && of.uid != mount.owner {
-        return refuse("the mount lets only its owner in");
-    }
+    check_user(of.uid, mount)?;
     let overflow = |name| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
         text.trim().parse().unwrap_or(65534)
@@ -124,17 +133,24 @@ fn check_ids(of: &Credentials, mount: &MountIdentity) -> Outcome<()> {
     Ok(())
 }
 
-/// Refuses a process that may do less than its ids say; returns its capabilities that count.
-fn check_status(status: &str, uid: u32, has_own_users: bool) -> Outcome<u64> {
+/// Refuses a process that may do less than its ids say, or has other ones than when it connected;
+/// returns its capabilities that count.
+fn check_status(status: &str, peer: &Peer, has_own_users: bool) -> Outcome<u64> {
     let refuse = |message| Err(Failure::new(libc::EPERM, message));
+    // The second number of four is the effective one, which the socket has as well.
+    let effective = |name| field(status, name).split_whitespace().nth(1).and_then(|id| id.parse().ok());
+    if (effective("Uid:"), effective("Gid:")) != (Some(peer.uid), Some(peer.gid)) {
+        return refuse("the process has another user or group than when it connected");
+    }
     if field(status, "NoNewPrivs:") != "0" {
         return refuse("the process has given privileges up (no_new_privs); it has to use the mount");
     }
-    let Ok(effective) = u64::from_str_radix(field(status, "CapEff:"), 16) else {
+    let Ok(capabilities) = u64::from_str_radix(field(status, "CapEff:"), 16) else {
         return refuse("the capabilities of the process are not known");
     };
-    let counts = if has_own_users { effective } else { 0 };
-    if uid == 0 && counts & FILE_CAPABILITIES != FILE_CAPABILITIES {
+    // A program with capabilities of its own file is no measure for the user that started it.
+    let counts = if has_own_users && peer.uid == 0 { capabilities } else { 0 };
+    if peer.uid == 0 && counts & FILE_CAPABILITIES != FILE_CAPABILITIES {
         return refuse("root without the capabilities of root has to use the mount");
     }
     Ok(counts)
@@ -232,14 +248,32 @@ mod tests {
 
     #[test]
     fn root_needs_its_capabilities_and_no_process_may_have_given_privileges_up() {
-        let status = |capabilities: u64, no_new: u8| {
-            format!("Name:\tx\nCapEff:\t{capabilities:016x}\nNoNewPrivs:\t{no_new}\nSeccomp:\t0\n")
+        let status = |uid: u32, capabilities: u64, no_new: u8| {
+            let ids = format!("Uid:\t9\t{uid}\t9\t9\nGid:\t9\t3\t9\t9\n");
+            format!("Name:\tx\n{ids}CapEff:\t{capabilities:016x}\nNoNewPrivs:\t{no_new}\nSeccomp:\t0\n")
         };
-        assert_eq!(check_status(&status(0x1ff, 0), 0, true), Ok(0x1ff));
-        assert!(check_status(&status(0x1ff & !2, 0), 0, true).is_err(), "no DAC_OVERRIDE");
-        assert!(check_status(&status(u64::MAX, 0), 0, false).is_err(), "of another user namespace");
-        assert_eq!(check_status(&status(0, 0), 5, false), Ok(0));
-        assert!(check_status(&status(0, 1), 5, true).is_err());
-        assert!(check_status("", 5, true).is_err(), "nothing is known");
+        let peer = |uid| Peer { uid, gid: 3, pid: 1 };
+        let (root, user) = (peer(0), peer(5));
+        assert_eq!(check_status(&status(0, 0x1ff, 0), &root, true), Ok(0x1ff));
+        assert!(check_status(&status(0, 0x1ff & !2, 0), &root, true).is_err(), "no DAC_OVERRIDE");
+        assert!(check_status(&status(0, u64::MAX, 0), &root, false).is_err(), "of another user namespace");
+        assert_eq!(check_status(&status(5, 0, 0), &user, false), Ok(0));
+        assert_eq!(check_status(&status(5, u64::MAX, 0), &user, true), Ok(0), "it is not root");
+        assert!(check_status(&status(5, 0, 1), &user, true).is_err());
+        assert!(check_status("", &user, true).is_err(), "nothing is known");
+    }
+
+    #[test]
+    fn a_process_counts_only_with_the_ids_with_which_it_connected() {
+        let status = |uids: &str, gids: &str| {
+            format!("Uid:\t{uids}\nGid:\t{gids}\nCapEff:\tffffffffffffffff\nNoNewPrivs:\t0\n")
+        };
+        let peer = Peer { uid: 5, gid: 6, pid: 1 };
+        let check = |uids, gids| check_status(&status(uids, gids), &peer, true).is_ok();
+        assert!(check("5\t5\t5\t5", "6\t6\t6\t6"));
+        assert!(!check("5\t0\t0\t0", "6\t6\t6\t6"), "a set-user-id program");
+        assert!(!check("5\t5\t5\t5", "6\t0\t0\t0"), "a set-group-id program");
+        assert!(!check("", "6\t6\t6\t6"));
+        assert!(!check("5", "6\t6\t6\t6"));
     }
 }

@@ -3,19 +3,23 @@
 //! A [`ClientServer`] listens on an abstract Unix socket, to which an ioctl on any directory of the
 //! mount leads. `docs/protocol.md` has the protocol, and argues why no client has rights that it
 //! has not through the mount (`admission`), why both sides see what the other one does (`changes`),
-//! and how time and memory are shared out (`server`, `session`). A client that waits for a change
-//! takes no thread (`waits`).
+//! and how time and memory are shared out (`server`, `places`, `session`). What clients pass is
+//! closed where it holds nothing up (`closer`). A client that waits for a change takes no thread
+//! (`waits`).
 
 mod admission;
 mod changes;
+mod closer;
 mod details;
 mod failure;
+mod places;
 mod readers;
 mod reads;
 mod server;
 mod session;
 mod stream;
 mod stream_threads;
+mod timer;
 mod waits;
 mod writes;
 

@@ -5,13 +5,16 @@
 //! the row: epoll with one event per arming): so each client waits for one turn of every other one
 //! at most. A session that waits for a change is armed too, and looked at again when it is woken.
 //! Memory is that of the threads' buffers, at most two areas each, and of four pieces for
-//! each walk; sessions are limited in all and for each user.
+//! each walk; connections are limited in all and for each user ([`places`](crate::places)).
 
-use crate::admission::Peer;
-use crate::failure::Failure;
+use crate::admission::{Peer, check_user};
+use crate::closer::{Closer, Connection};
+use crate::failure::{Failure, Outcome};
+use crate::places::Places;
 use crate::readers::Readers;
 use crate::session::{Buffers, Served, Session, Turn, refuse};
 use crate::stream_threads::StreamThreads;
+use crate::timer::Timer;
 use crate::waits::Waits;
 use espalier_fs::Paths;
 use espalier_fuse::ClientAccess;
@@ -26,11 +29,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// Sessions at a time,
-const MAX_SESSIONS: usize = 128;
-/// and of one user other than root.
-const MAX_SESSIONS_OF_USER: usize = 64;
+/// How long a connection may be without a session.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// How long no connection is accepted after that has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The user of descriptors that are no user's.
+const NO_USER: u32 = u32::MAX;
 /// Threads that serve sessions at most.
 const MAX_THREADS: usize = 4;
 /// Connections that wait to be accepted.
@@ -40,6 +46,7 @@ const BACKLOG: i32 = 64;
 const STOP: u64 = 0;
 const LISTENER: u64 = 1;
 const WOKEN: u64 = 2;
+const TIME: u64 = 3;
 
 /// Serves the clients of a mount until it is dropped. Then no call is under way any more, and
 /// nothing of the file system is in use by a client.
@@ -50,7 +57,10 @@ pub struct ClientServer {
 
 struct Shared {
     served: Served,
-    listener: OwnedFd,
+    listener: Connection,
+    /// What the listener is bound to.
+    name: String,
+    timer: Timer,
     events: OwnedFd,
     /// Becomes readable when the threads are to stop.
     stop: OwnedFd,
@@ -58,11 +68,22 @@ struct Shared {
     sessions: Mutex<Sessions>,
 }
 
-#[derive(Default)]
 struct Sessions {
     last: u64,
-    /// Each with its user.
-    all: HashMap<u64, (u32, Arc<Mutex<Session>>)>,
+    all: HashMap<u64, Entry>,
+    places: Places,
+    /// When connections are accepted again.
+    accepts_at: Option<Instant>,
+    /// The log says already that none is accepted.
+    is_pause_told: bool,
+    /// Programs are told that no client is taken.
+    is_hidden: bool,
+}
+
+struct Entry {
+    /// As the session has it: it can be ended while the session is served.
+    connection: Arc<Connection>,
+    session: Arc<Mutex<Session>>,
 }
 
 impl ClientServer {
@@ -71,10 +92,20 @@ impl ClientServer {
     /// # Errors
     /// No thread or descriptor is left; of the store.
     pub fn start(access: ClientAccess) -> io::Result<Self> {
+        Self::start_with_hello_limit(access, HELLO_LIMIT)
+    }
+
+    /// Begins to serve clients, each of which has to begin its session within a time.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_with_hello_limit(access: ClientAccess, hello_limit: Duration) -> io::Result<Self> {
         let access = Arc::new(access);
         let opened = access.call(|| Paths::new(Arc::clone(access.fs())));
         let paths = opened.ok_or(io::ErrorKind::BrokenPipe)?.map_err(io::Error::other)?;
+        let closer = Closer::new(access.identity.device);
         let (listener, name) = listener()?;
+        let listener = Connection::new(listener, NO_USER, &closer);
         let (events, stop) =
             (epoll::create(epoll::CreateFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);
         epoll::add(&events, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
@@ -83,6 +114,10 @@ impl ClientServer {
         // Each event has one thread look; what was counted is never taken out.
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&events, waits.event(), epoll::EventData::new_u64(WOKEN), edge)?;
+        let timer = Timer::new()?;
+        epoll::add(&events, &timer, epoll::EventData::new_u64(TIME), edge)?;
+        let places = Places::new(access.identity.owner, hello_limit);
+        let sessions = Sessions::new(places);
         let shared = Arc::new(Shared {
             served: Served {
                 readers: Readers::start(&access)?,
@@ -90,12 +125,15 @@ impl ClientServer {
                 paths,
                 waits,
                 streams: StreamThreads::default(),
+                closer,
             },
             listener,
+            name,
+            timer,
             events,
             stop,
             is_stopping: AtomicBool::new(false),
-            sessions: Mutex::default(),
+            sessions: Mutex::new(sessions),
         });
         let mut server = Self { shared, threads: Vec::new() };
         let count = std::thread::available_parallelism().map_or(1, usize::from).clamp(2, MAX_THREADS);
@@ -104,7 +142,7 @@ impl ClientServer {
             let thread = std::thread::Builder::new().name("clients".into()).spawn(move || shared.run())?;
             server.threads.push(thread);
         }
-        server.shared.served.access.announce(Some(name));
+        server.shared.served.access.announce(Some(server.shared.name.clone()));
         Ok(server)
     }
 }
@@ -120,7 +158,7 @@ impl Drop for ClientServer {
             // A panic there has been reported by the panic itself.
             let _ = thread.join();
         }
-        for (_, (_, session)) in self.shared.sessions.lock().all.drain() {
+        for (_, Entry { session, .. }) in self.shared.sessions.lock().all.drain() {
             if let Some(session) = Arc::into_inner(session) {
                 session.into_inner().close(&self.shared.served.access);
             }
@@ -163,6 +201,7 @@ impl Shared {
                     STOP => return,
                     LISTENER => self.accept(),
                     WOKEN => self.wake(),
+                    TIME => self.look_at_time(),
                     number => self.serve(number, &mut buffers),
                 }
             }
@@ -171,36 +210,45 @@ impl Shared {
 
     /// Serves a turn of a session.
     fn serve(&self, number: u64, buffers: &mut Buffers) {
-        let Some(session) = self.session(number) else { return };
-        let turn = session.lock().turn(&self.served, buffers);
-        let armed = || {
-            let session = session.lock();
-            epoll::modify(&self.events, session.socket(), epoll::EventData::new_u64(number), once())
+        let Some((connection, session)) = self.session(number) else { return };
+        // Of a user whose descriptors do not close nothing more is taken.
+        let turn = match self.served.closer.is_behind_of(connection.uid()) {
+            true => Turn::Over,
+            false => session.lock().turn(&self.served, buffers),
         };
+        if turn == Turn::Begun {
+            self.sessions.lock().places.begin(number);
+        }
+        let armed = || epoll::modify(&self.events, &connection, epoll::EventData::new_u64(number), once());
         if turn == Turn::Over || armed().is_err() {
             // Released with the last reference, which another thread may have.
-            drop(self.sessions.lock().all.remove(&number));
+            let mut sessions = self.sessions.lock();
+            sessions.places.leave(number);
+            let entry = sessions.all.remove(&number);
+            drop(sessions);
+            drop(entry);
         }
+        drop(connection);
         self.release(session);
     }
 
     /// Looks again at sessions that wait for a change.
     fn wake(&self) {
         for number in self.served.waits.take() {
-            let Some(session) = self.session(number) else { continue };
-            {
-                let mut session = session.lock();
-                if session.resume(&self.served) == Turn::Over {
-                    // That makes an event, with which it ends.
-                    let _ = rustix::net::shutdown(session.socket(), rustix::net::Shutdown::Both);
-                }
+            let Some((connection, session)) = self.session(number) else { continue };
+            if session.lock().resume(&self.served) == Turn::Over {
+                // That makes an event, with which it ends.
+                connection.end();
             }
+            drop(connection);
             self.release(session);
         }
     }
 
-    fn session(&self, number: u64) -> Option<Arc<Mutex<Session>>> {
-        self.sessions.lock().all.get(&number).map(|(_, session)| Arc::clone(session))
+    fn session(&self, number: u64) -> Option<(Arc<Connection>, Arc<Mutex<Session>>)> {
+        let sessions = self.sessions.lock();
+        let Entry { connection, session } = sessions.all.get(&number)?;
+        Some((Arc::clone(connection), Arc::clone(session)))
     }
 
     /// Gives back a reference on a session; the last one closes it.
@@ -212,36 +260,123 @@ impl Shared {
 
     /// Takes a connection.
     fn accept(&self) {
-        match accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => self.add(socket),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
-            Err(error) => tracing::warn!(%error, "a client cannot be accepted"),
+        if self.served.closer.is_full() {
+            // Clients would wait for an answer; so they are sent to the mount.
+            self.sessions.lock().is_hidden = true;
+            self.served.access.announce(None);
+            return self.pause("what clients passed does not close");
         }
+        match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => {
+                self.add(socket);
+                self.sessions.lock().is_pause_told = false;
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+            // As a rule there is no descriptor left, and the connection stays to be accepted.
+            Err(error) => return self.pause(error),
+        }
+        self.listen();
+    }
+
+    fn listen(&self) {
         let event = epoll::EventData::new_u64(LISTENER);
         if let Err(error) = epoll::modify(&self.events, &self.listener, event, once()) {
             tracing::error!(%error, "no further client is accepted");
         }
     }
 
-    fn add(&self, socket: OwnedFd) {
-        let Ok(Peer { uid, .. }) = Peer::of(&socket) else { return };
+    /// Accepts no connection for a while.
+    fn pause(&self, why: impl std::fmt::Display) {
         let mut sessions = self.sessions.lock();
-        let own = sessions.all.values().filter(|(user, _)| *user == uid).count();
-        if sessions.all.len() >= MAX_SESSIONS || uid != 0 && own >= MAX_SESSIONS_OF_USER {
-            // The first request of a session has this number.
-            refuse(&socket, 1, &Failure::new(libc::EMFILE, "the server has too many clients"));
-            return;
+        if !std::mem::replace(&mut sessions.is_pause_told, true) {
+            tracing::warn!(error = %why, "clients cannot be accepted now");
         }
+        sessions.accepts_at = Some(Instant::now() + ACCEPT_PAUSE);
+        self.set_timer(&sessions);
+    }
+
+    /// Does what is due.
+    fn look_at_time(&self) {
+        let now = Instant::now();
+        let mut sessions = self.sessions.lock();
+        let overdue = sessions.places.overdue(now);
+        overdue.iter().for_each(|number| sessions.end(*number));
+        let accepts = sessions.accepts_at.is_some_and(|at| at <= now);
+        if accepts {
+            sessions.accepts_at = self.served.closer.is_full().then(|| now + ACCEPT_PAUSE);
+        }
+        let accepts = accepts && sessions.accepts_at.is_none();
+        let is_found_again = accepts && std::mem::take(&mut sessions.is_hidden);
+        self.set_timer(&sessions);
+        drop(sessions);
+        if is_found_again {
+            self.served.access.announce(Some(self.name.clone()));
+        }
+        if accepts {
+            self.listen();
+        }
+    }
+
+    fn set_timer(&self, sessions: &Sessions) {
+        self.timer.set(sessions.places.next_end().into_iter().chain(sessions.accepts_at).min());
+    }
+
+    fn add(&self, socket: OwnedFd) {
+        let uid = Peer::of(&socket).map_or(NO_USER, |peer| peer.uid);
+        let connection = Arc::new(Connection::new(socket, uid, &self.served.closer));
+        if let Err(failure) = self.check(uid).and_then(|()| self.begin(&connection)) {
+            // The first request of a session has this number.
+            refuse(&connection, 1, &failure);
+        }
+    }
+
+    /// Refuses a user that the mount does not let in, or whose descriptors do not close.
+    fn check(&self, uid: u32) -> Outcome<()> {
+        check_user(uid, &self.served.access.identity)?;
+        match self.served.closer.is_behind_of(uid) {
+            true => Err(Failure::new(libc::EMFILE, "what the user has passed before does not close")),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives a connection a place.
+    fn begin(&self, connection: &Arc<Connection>) -> Outcome<()> {
+        let mut sessions = self.sessions.lock();
         sessions.last += 1;
-        let number = WOKEN + sessions.last;
-        let session = Arc::new(Mutex::new(Session::new(socket, number)));
-        let added = {
-            let session = session.lock();
-            epoll::add(&self.events, session.socket(), epoll::EventData::new_u64(number), once())
+        let number = TIME + sessions.last;
+        let Some(ended) = sessions.places.take(number, connection.uid(), Instant::now()) else {
+            return Err(Failure::new(libc::EMFILE, "the server has too many clients"));
         };
-        match added {
-            Ok(()) => drop(sessions.all.insert(number, (uid, session))),
-            Err(error) => tracing::warn!(%error, "a client cannot be served"),
+        if let Some(ended) = ended {
+            sessions.end(ended);
+        }
+        let session = Arc::new(Mutex::new(Session::new(Arc::clone(connection), number)));
+        match epoll::add(&self.events, connection, epoll::EventData::new_u64(number), once()) {
+            Ok(()) => {
+                let entry = Entry { connection: Arc::clone(connection), session };
+                sessions.all.insert(number, entry);
+                self.set_timer(&sessions);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a client cannot be served");
+                sessions.places.leave(number);
+                Err(io::Error::from(error).into())
+            }
+        }
+    }
+}
+
+impl Sessions {
+    fn new(places: Places) -> Self {
+        let all = HashMap::new();
+        Self { last: 0, all, places, accepts_at: None, is_pause_told: false, is_hidden: false }
+    }
+
+    /// Ends a session. That makes an event, with which it goes.
+    fn end(&self, number: u64) {
+        if let Some(entry) = self.all.get(&number) {
+            entry.connection.end();
         }
     }
 }

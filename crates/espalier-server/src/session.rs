@@ -4,11 +4,13 @@
 //! is bounded by the areas of the shared memory (a read or a write), by the number of paths of a
 //! call, and by [`stream`](crate::stream). Nothing that the client does is waited for: a packet is
 //! taken whole or not at all, an answer that the client does not take ends the session, and bodies
-//! in the shared memory are copied out once, before they are looked at. What does not keep to the
-//! protocol ends the session, and concerns no other one.
+//! in the shared memory are copied out once, before they are looked at. Descriptors are closed by
+//! the [`closer`](crate::closer). What does not keep to the protocol ends the session, and concerns
+//! no other one.
 
 use crate::admission::{Admission, Powers, admit};
 use crate::changes::Changer;
+use crate::closer::{Closer, Connection, Passed};
 use crate::details;
 use crate::failure::{Failure, Outcome};
 use crate::readers::Readers;
@@ -30,9 +32,12 @@ use rustix::net::{
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+/// Descriptors that a packet can bring (`SCM_MAX_FD`).
+const MAX_PASSED: usize = 253;
 
 /// What every session uses.
 pub(crate) struct Served {
@@ -41,6 +46,7 @@ pub(crate) struct Served {
     pub(crate) waits: Arc<Waits>,
     pub(crate) readers: Readers,
     pub(crate) streams: StreamThreads,
+    pub(crate) closer: Arc<Closer>,
 }
 
 /// Memory of a thread that serves sessions.
@@ -57,7 +63,7 @@ impl Default for Buffers {
 
 /// A client that is connected.
 pub(crate) struct Session {
-    socket: OwnedFd,
+    connection: Arc<Connection>,
     /// By which the server knows it.
     number: u64,
     /// `None` before it was let in.
@@ -83,13 +89,15 @@ struct Opened {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     GoesOn,
+    /// It goes on, and the client was let in just now.
+    Begun,
     Over,
 }
 
 /// A packet of a client.
-struct Packet {
+struct Packet<'c> {
     length: usize,
-    descriptors: Vec<OwnedFd>,
+    passed: Passed<'c>,
 }
 
 /// An answer: its body, in parts that follow each other, and whether there is more of the stream.
@@ -109,17 +117,13 @@ impl Answer {
 }
 
 impl Session {
-    pub(crate) fn new(socket: OwnedFd, number: u64) -> Self {
-        Self { socket, number, opened: None }
-    }
-
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
+    pub(crate) fn new(connection: Arc<Connection>, number: u64) -> Self {
+        Self { connection, number, opened: None }
     }
 
     /// Serves one call, if there is one.
     pub(crate) fn turn(&mut self, served: &Served, buffers: &mut Buffers) -> Turn {
-        let packet = match self.receive(&mut buffers.packet) {
+        let packet = match self.receive(&served.closer, &mut buffers.packet) {
             Ok(Some(packet)) => packet,
             Ok(None) => return Turn::GoesOn,
             Err(()) => return Turn::Over,
@@ -129,14 +133,15 @@ impl Session {
         };
         match &mut self.opened {
             None => {
+                let Packet { mut passed, .. } = packet;
                 let begun = served
                     .access
-                    .call(|| Opened::begin(served, &self.socket, (head, inline), packet.descriptors))
+                    .call(|| Opened::begin(served, &self.connection, (head, inline), &mut passed.descriptors))
                     .unwrap_or_else(|| Err(ended()));
+                // Before the client hears of it: with the directory open it could not unmount.
+                drop(passed);
                 self.welcome(head.id, begun)
             }
-            // Descriptors come with the first call only.
-            Some(_) if !packet.descriptors.is_empty() => Turn::Over,
             Some(opened) if Call::first_version(head.call) > opened.version => Turn::Over,
             Some(_) => self.serve(served, &head, inline, &mut buffers.body),
         }
@@ -203,40 +208,58 @@ impl Session {
                 let mut out = Writer::default();
                 opened.flags.encode(opened.version, &mut out);
                 self.opened = Some(opened);
-                self.answer(id, &Ok(Answer::whole(out.0)))
+                match self.answer(id, &Ok(Answer::whole(out.0))) {
+                    Turn::GoesOn => Turn::Begun,
+                    turn => turn,
+                }
             }
             Err(failure) => {
                 tracing::debug!(%failure, "a client is not let in");
-                refuse(&self.socket, id, &failure);
+                refuse(&self.connection, id, &failure);
                 Turn::Over
             }
         }
     }
 
     /// The next packet, if there is one; an error if the client is gone, or sent what no packet is.
-    fn receive(&self, buffer: &mut [u8]) -> Result<Option<Packet>, ()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    fn receive<'c>(&self, closer: &'c Closer, buffer: &mut [u8]) -> Result<Option<Packet<'c>>, ()> {
+        let received = match self.connection.brings_descriptors() {
+            // They come with the first call only.
+            Ok(true) if self.opened.is_some() => return Err(()),
+            Ok(true) => {
+                let _alone = closer.receive_alone();
+                if closer.is_behind(self.connection.uid()) {
+                    return Err(());
+                }
+                self.receive_all(closer, buffer)
+            }
+            Ok(false) => self.receive_all(closer, buffer),
+            Err(error) => Err(error),
+        };
+        match received {
+            Ok(Packet { length: 0, .. }) => Err(()),
+            Ok(packet) => Ok(Some(packet)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(_) => Err(()),
+        }
+    }
+
+    /// The next packet with all that was passed; of no length if it is none.
+    fn receive_all<'c>(&self, closer: &'c Closer, buffer: &mut [u8]) -> rustix::io::Result<Packet<'c>> {
+        // Descriptors without room would be closed by the kernel, on this thread.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(&self.socket, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Ok(received) => received,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
-            Err(_) => return Err(()),
-        };
-        let descriptors = control
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-                _ => None,
-            })
-            .flatten()
-            .collect();
-        let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        match received.bytes {
-            0 => Err(()),
-            length if is_cut || length > FRAME_MAX_BYTES => Err(()),
-            length => Ok(Some(Packet { length, descriptors })),
+        let received = recvmsg(&self.connection, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+        let mut passed = Passed { descriptors: Vec::new(), closer, uid: self.connection.uid() };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                passed.descriptors.extend(descriptors);
+            }
         }
+        let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        let is_none = is_cut || received.bytes > FRAME_MAX_BYTES || passed.descriptors.len() > 2;
+        Ok(Packet { length: if is_none { 0 } else { received.bytes }, passed })
     }
 
     fn answer(&self, id: u32, answer: &Outcome<Answer>) -> Turn {
@@ -244,7 +267,7 @@ impl Session {
             Ok(answer) => answer,
             Err(failure) if failure.errno == libc::EPROTO => return Turn::Over,
             Err(failure) => {
-                return if refuse(&self.socket, id, failure) { Turn::GoesOn } else { Turn::Over };
+                return if refuse(&self.connection, id, failure) { Turn::GoesOn } else { Turn::Over };
             }
         };
         let length = answer.length();
@@ -265,7 +288,7 @@ impl Session {
             }
         }
         let head = ReplyHead { id, errno: 0, in_memory, more: answer.more, length: length as u32 };
-        match send(&self.socket, &head, &parts) {
+        match send(&self.connection, &head, &parts) {
             true => Turn::GoesOn,
             false => Turn::Over,
         }
@@ -277,14 +300,14 @@ fn ended() -> Failure {
 }
 
 /// Sends an error; false if the client does not take it.
-pub(crate) fn refuse(socket: &OwnedFd, id: u32, failure: &Failure) -> bool {
+pub(crate) fn refuse(socket: &impl AsFd, id: u32, failure: &Failure) -> bool {
     let body = failure.shown();
     let errno = failure.errno.cast_unsigned();
     let head = ReplyHead { id, errno, in_memory: false, more: false, length: body.len() as u32 };
     send(socket, &head, &[body])
 }
 
-fn send(socket: &OwnedFd, head: &ReplyHead, body: &[&[u8]]) -> bool {
+fn send(socket: &impl AsFd, head: &ReplyHead, body: &[&[u8]]) -> bool {
     let head = head.encode().0;
     let parts: Vec<IoSlice<'_>> =
         std::iter::once(&head[..]).chain(body.iter().copied()).map(IoSlice::new).collect();
@@ -302,9 +325,9 @@ impl Opened {
     /// Lets a client in.
     fn begin(
         served: &Served,
-        socket: &OwnedFd,
+        connection: &Connection,
         (head, body): (RequestHead, &[u8]),
-        descriptors: Vec<OwnedFd>,
+        passed: &mut Vec<OwnedFd>,
     ) -> Outcome<Self> {
         if head.call != Hello::NUMBER || head.in_memory {
             return Err(Failure::new(libc::EPROTO, "a session begins with another call"));
@@ -316,16 +339,15 @@ impl Opened {
             let message = format!("the server speaks versions {oldest} to {newest} of the protocol");
             return Err(Failure::new(libc::EPROTONOSUPPORT, message));
         }
-        let Ok([directory, memory]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-            return Err(Failure::new(libc::EPROTO, "a directory and memory have to be passed"));
-        };
-        check_memory(&memory, hello.areas)?;
+        let wrong = || Failure::new(libc::EPROTO, "a directory and memory have to be passed");
+        let [directory, memory] = &passed[..] else { return Err(wrong()) };
+        check_memory(memory, hello.areas)?;
         let access = &served.access;
         let Admission { credentials, node, is_read_only, policy, powers } =
-            admit(access, socket, &hello, &directory)?;
+            admit(access, connection, &hello, directory)?;
         let caller = served.paths.caller_in(credentials, node)?.with_umask(hello.umask).with_policy(policy);
         let flags = WelcomeFlags { read_only: is_read_only, write_back: access.identity.is_write_back };
-        let (memory, areas) = (memory.into(), hello.areas);
+        let (memory, areas) = (passed.pop().ok_or_else(wrong)?.into(), hello.areas);
         Ok(Self { stream: None, waiting: None, caller, powers, version, memory, areas, flags })
     }
 

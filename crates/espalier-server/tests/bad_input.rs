@@ -152,13 +152,16 @@ fn who_floods_stops_or_dies_harms_no_other() {
         assert!(gone.send(&walk, &[]));
     }
     check_served(&other);
-    // Connections without a session fill what is left; then there is an error, and room again when
-    // they are gone.
+    // Connections without a session give way to later ones, and take no place of a session.
     let name = address(&root).1;
     let idle: Vec<Raw> = (0..130).map(|_| Raw::connect(&name)).collect();
     check_served(&other);
-    let refused = idle.iter().rev().find_map(Raw::receive).unwrap().0.errno;
-    assert_eq!(refused, libc::EMFILE.cast_unsigned());
+    check_served(&Client::connect(mounted.path()).unwrap());
+    assert!(idle[..110].iter().all(|idle| idle.receive().is_none()));
+    // Sessions fill what is left; then there is an error, and room again when they are gone.
+    let refused = (0..130).find_map(|_| Raw::try_begin(&root).err());
+    assert_eq!(refused, Some(libc::EMFILE));
+    check_served(&other);
     drop(idle);
     drop((flooders, silent));
     let later = Client::connect(mounted.path()).unwrap();
@@ -166,6 +169,40 @@ fn who_floods_stops_or_dies_harms_no_other() {
     assert_eq!(other.walk("d", &Listing::default()).unwrap().count(), names.len());
     drop((later, other, root));
     mounted.end();
+}
+
+#[test]
+fn a_connection_without_a_session_ends_after_a_time() {
+    let mounted = Mounted::new("").with_hello_limit(1000);
+    let root = File::open(mounted.path()).unwrap();
+    let session = Raw::begin(&root);
+    let silent = Raw::connect(&address(&root).1);
+    assert!(silent.receive().is_none());
+    assert!(!silent.send(b"x", &[]));
+    let stat = Call::Stat { follow: true, paths: vec![b"."] };
+    assert!(session.send(&request(2, stat.number(), &stat.encode()), &[]));
+    assert_eq!(session.receive().unwrap().0.errno, 0, "a session may be silent");
+    drop((session, root));
+    mounted.end();
+}
+
+#[test]
+fn that_no_descriptor_is_left_is_told_once_and_passes() {
+    let mut mounted = Mounted::new("");
+    let other = mounted.client();
+    let root = File::open(mounted.path()).unwrap();
+    let name = address(&root).1;
+    let usual = mounted.limit_descriptors(3);
+    let waiting = Raw::connect(&name);
+    mounted.wait_for("cannot be accepted");
+    check_served(&other);
+    mounted.limit_descriptors(usual);
+    assert!(waiting.send(b"nonsense", &[]));
+    assert!(waiting.receive().is_none());
+    check_served(&mounted.client());
+    drop((other, root));
+    let said = mounted.end();
+    assert!(!said.contains("cannot be accepted"), "{said}");
 }
 
 #[test]

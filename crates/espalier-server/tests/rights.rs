@@ -1,8 +1,10 @@
 //! A client may do what its process may do through the mount, and nothing else.
 
 mod common;
+#[path = "common/raw.rs"]
+mod raw;
 
-use common::{Mounted, again, serve_if_asked};
+use common::{Mounted, again, as_user, serve_if_asked};
 use espalier_client::{Client, Error, Links, Rename, Write, WriteFlags};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -15,23 +17,6 @@ const ACT: &str = "ESPALIER_TEST_ACT";
 #[test]
 fn serves_when_asked() {
     serve_if_asked();
-}
-
-/// Does `work` in a thread that runs as this user.
-fn as_user<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let body = || {
-            // SAFETY: the calls take numbers, and a slice with its length; as system calls they
-            // change this thread alone.
-            unsafe {
-                assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
-                assert_eq!(libc::syscall(libc::SYS_setresgid, gid, gid, gid), 0);
-                assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
-            }
-            work()
-        };
-        scope.spawn(body).join().unwrap()
-    })
 }
 
 fn errno<T>(result: Result<T, Error>) -> i32 {
@@ -116,8 +101,12 @@ fn a_private_mount_lets_its_owner_in_alone() {
     let mounted = Mounted::new("noallow_other");
     let open = File::open(mounted.path()).unwrap();
     assert!(Client::at(open.try_clone().unwrap()).is_ok());
-    let refused = as_user(1000, 1000, &[], || Client::at(open).err().map(|error| error.errno()));
-    assert!(refused.is_some(), "not even with a descriptor of the owner");
+    let name = raw::address(&open).1;
+    as_user(1000, 1000, &[], || {
+        assert!(Client::at(open).is_err(), "not even with a descriptor of the owner");
+        let (answer, _) = raw::Raw::connect(&name).receive().unwrap();
+        assert_eq!(answer.errno, libc::EACCES.cast_unsigned(), "before it says anything");
+    });
     mounted.end();
 }
 

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/raw.rs"]
 mod raw;
 
-use common::{Mounted, serve_if_asked};
+use common::{Mounted, as_user, serve_if_asked};
 use espalier_client::wire::{Call, Hello};
 use espalier_client::{
     Aspects, Change, Changes, Client, Error, Links, Ranges, Rename, SetXattr, Watch, Write, WriteFlags,
@@ -79,20 +79,6 @@ fn what_differs_between_trees_and_since_a_snapshot() {
     mounted.end();
 }
 
-/// As user 1000, in a thread of its own.
-fn as_user<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let body = || {
-        // SAFETY: the calls take numbers; as system calls they change this thread alone.
-        unsafe {
-            assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
-            assert_eq!(libc::syscall(libc::SYS_setresgid, 1000, 1000, 1000), 0);
-            assert_eq!(libc::syscall(libc::SYS_setresuid, 1000, 1000, 1000), 0);
-        }
-        work()
-    };
-    std::thread::scope(|scope| scope.spawn(body).join().unwrap())
-}
-
 #[test]
 fn a_user_compares_and_watches_what_it_owns() {
     let mounted = Mounted::new("");
@@ -103,7 +89,7 @@ fn a_user_compares_and_watches_what_it_owns() {
     );
     client.own_tree("mine", Some(1000), Some(1000)).unwrap();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
-    as_user(|| {
+    as_user(1000, 1000, &[], || {
         let client = Client::connect(root).unwrap();
         let found: Vec<_> = client.diff("mine/a", "mine/b").unwrap().map(|found| found.unwrap()).collect();
         assert_eq!(found, [(Change::Removed, b"f".to_vec()), (Change::Added, b"g".to_vec())]);
@@ -472,7 +458,7 @@ fn users_make_and_see_what_the_kernel_lets_them() {
     client.set_mode("d", 0o777).unwrap();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     write(&client, &[Write::file("d/secret", "x").with_mode(0o600)]);
-    as_user(|| {
+    as_user(1000, 1000, &[], || {
         let client = Client::connect(root).unwrap();
         let mut own = Xattrs::default();
         own.push(b"user.a", b"b");

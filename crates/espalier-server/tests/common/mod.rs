@@ -10,15 +10,20 @@ use espalier_fuse::{Ended, ForgetHook, Mount, MountOptions};
 use espalier_server::ClientServer;
 use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
 use espalier_sync::Mutex;
+use rustix::process::Resource;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 const IMAGE: &str = "ESPALIER_TEST_IMAGE";
 const POINT: &str = "ESPALIER_TEST_POINT";
 const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
+/// How long a connection may be without a session, milliseconds.
+const HELLO_LIMIT: &str = "ESPALIER_TEST_HELLO_LIMIT";
 const READY: &str = "espalier-test: mounted";
+const ENDED: &str = "espalier-test: ended";
 
 /// Held while a process is started: until it is in its program it has everything open that the
 /// tests have.
@@ -71,8 +76,21 @@ impl Mounted {
             image
         };
         let directory = tempfile::tempdir().unwrap();
-        let (server, output) = start(image.path(), directory.path(), options);
+        let (server, output) = start(image.path(), directory.path(), options, &[]);
         Self { server, output, directory, image, ended: false }
+    }
+
+    /// Ends, and begins anew with a server that ends connections without a session so early.
+    pub(crate) fn with_hello_limit(mut self, milliseconds: u64) -> Self {
+        self.kill();
+        self.unmount_dead();
+        let limit = [(HELLO_LIMIT, milliseconds.to_string())];
+        (self.server, self.output) = start(self.image.path(), self.directory.path(), "", &limit);
+        self
+    }
+
+    fn unmount_dead(&self) {
+        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -89,17 +107,40 @@ impl Mounted {
         Client::connect(self.path()).unwrap()
     }
 
-    /// Unmounts; the server verifies what is stored.
-    pub(crate) fn end(mut self) {
+    /// Unmounts; the server verifies what is stored. Returns what it said.
+    pub(crate) fn end(self) -> String {
+        self.end_and(|| ())
+    }
+
+    /// As [`Mounted::end`]; between, when the server has done everything, but may still have
+    /// threads, `last` is done.
+    pub(crate) fn end_and(mut self, last: impl FnOnce()) -> String {
         {
             let _none_starts = STARTING.lock();
             // Nothing of it may be in use: the server could not end.
             rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::empty()).unwrap();
         }
         self.ended = true;
-        let mut said = String::new();
+        let mut said = self.wait_for(ENDED);
+        last();
         self.output.read_to_string(&mut said).unwrap();
         assert!(self.server.wait().unwrap().success(), "the server failed: {said}");
+        said
+    }
+
+    /// Waits until the server says something, or ends; returns what it said until then.
+    pub(crate) fn wait_for(&mut self, words: &str) -> String {
+        let mut said = String::new();
+        while !said.contains(words) && self.output.read_line(&mut said).unwrap() > 0 {}
+        said
+    }
+
+    /// Has the server open no more descriptors than so many; returns how many it could.
+    pub(crate) fn limit_descriptors(&self, count: u64) -> u64 {
+        let (pid, what) = (rustix::process::Pid::from_child(&self.server), Resource::Nofile);
+        let mut limit = rustix::process::getrlimit(what);
+        limit.current = Some(count);
+        rustix::process::prlimit(Some(pid), what, limit).unwrap().current.unwrap_or(1024)
     }
 
     /// Kills the server and takes the dead mount away.
@@ -110,8 +151,8 @@ impl Mounted {
 
     /// Serves the image again, after [`Mounted::kill`], at the same place.
     pub(crate) fn serve_again(&mut self, options: &str) {
-        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
-        (self.server, self.output) = start(self.image.path(), self.directory.path(), options);
+        self.unmount_dead();
+        (self.server, self.output) = start(self.image.path(), self.directory.path(), options, &[]);
     }
 }
 
@@ -126,13 +167,19 @@ impl Drop for Mounted {
     }
 }
 
-fn start(image: &Path, point: &Path, options: &str) -> (Child, BufReader<ChildStdout>) {
+fn start(
+    image: &Path,
+    point: &Path,
+    options: &str,
+    variables: &[(&str, String)],
+) -> (Child, BufReader<ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "serves_when_asked", "--nocapture", "--test-threads=1"])
         .env(IMAGE, image)
         .env(POINT, point)
         .env(OPTIONS, options)
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdout(Stdio::piped());
     let _starting = STARTING.lock();
     let mut server = command.spawn().unwrap();
@@ -170,6 +217,8 @@ pub(crate) fn served_image() -> Option<PathBuf> {
 /// Serves, if this process was started for that; returns when the mount has ended.
 pub(crate) fn serve_if_asked() {
     let Some(image) = served_image() else { return };
+    // Another test may have set it, which the process has then as well.
+    let _ = tracing::subscriber::set_global_default(Warnings);
     let mut options = MountOptions { source: image.clone(), ..MountOptions::default() };
     for option in std::env::var(OPTIONS).unwrap().split(',').filter(|option| !option.is_empty()) {
         assert_eq!(options.apply(option), Ok(true), "{option}");
@@ -186,7 +235,15 @@ pub(crate) fn serve_if_asked() {
     options.forgets = Some(forgets);
     let point = PathBuf::from(std::env::var_os(POINT).unwrap());
     let mount = Mount::start(Arc::clone(&fs), &point, &options).unwrap();
-    let clients = ClientServer::start(mount.client_access(&options).unwrap()).unwrap();
+    let access = mount.client_access(&options).unwrap();
+    let clients = match std::env::var(HELLO_LIMIT) {
+        Ok(limit) => {
+            let limit = Duration::from_millis(limit.parse().unwrap());
+            ClientServer::start_with_hello_limit(access, limit)
+        }
+        Err(_) => ClientServer::start(access),
+    };
+    let clients = clients.unwrap();
     println!("\n{READY}");
     assert_eq!(mount.wait(), Ended::Unmounted);
     drop(clients);
@@ -194,4 +251,65 @@ pub(crate) fn serve_if_asked() {
     let report = store.verify(&mut |_| ()).unwrap();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
     store.close().unwrap();
+    println!("\n{ENDED}");
+}
+
+/// Has a server say its warnings.
+struct Warnings;
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut said = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            said.push_str(&format!("{}={value:?} ", field.name()));
+        });
+        println!("warning: {said}");
+    }
+
+    fn new_span(&self, _span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &tracing::span::Id, _values: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &tracing::span::Id, _follows: &tracing::span::Id) {}
+
+    fn enter(&self, _span: &tracing::span::Id) {}
+
+    fn exit(&self, _span: &tracing::span::Id) {}
+}
+
+/// Does `work` in a process of its own, which runs as this user: the server looks at the ids of the
+/// whole process. The process holds what the tests have open, so none is started meanwhile.
+pub(crate) fn as_user(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce()) {
+    let _starting = STARTING.lock();
+    // SAFETY: the child has this thread alone, and ends without running anything of the others.
+    let child = unsafe { libc::fork() };
+    assert_ne!(child, -1);
+    if child == 0 {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            std::panic::set_hook(Box::new(|info| {
+                let said = format!("as user: {info}\n");
+                // SAFETY: the bytes are there, and so many.
+                unsafe { libc::write(2, said.as_ptr().cast(), said.len()) };
+            }));
+            // SAFETY: the calls take numbers, and a slice with its length.
+            unsafe {
+                assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresgid, gid, gid, gid), 0);
+                assert_eq!(libc::syscall(libc::SYS_setresuid, uid, uid, uid), 0);
+            }
+            work();
+        }));
+        // SAFETY: nothing is to be done after it.
+        unsafe { libc::_exit(i32::from(done.is_err())) };
+    }
+    let mut status = -1;
+    // SAFETY: there is room for one number.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "what a user does failed");
 }

@@ -53,13 +53,21 @@ impl Raw {
 
     /// A session that has begun in order.
     pub(crate) fn begin(directory: &File) -> Self {
+        Self::try_begin(directory).unwrap()
+    }
+
+    /// As [`Raw::begin`]; the error number if the server refuses it.
+    pub(crate) fn try_begin(directory: &File) -> Result<Self, i32> {
         let (token, name) = address(directory);
         let raw = Self::connect(&name);
         let memory = memory(2 * u64::from(AREA), SealFlags::SHRINK | SealFlags::GROW);
         let packet = request(1, Hello::NUMBER, &hello(token).encode());
-        assert!(raw.send(&packet, &[directory.as_fd(), memory.as_fd()]));
-        assert_eq!(raw.receive().unwrap().0.errno, 0);
-        raw
+        // If it is refused that may be before.
+        let _ = raw.send(&packet, &[directory.as_fd(), memory.as_fd()]);
+        match raw.receive().unwrap().0.errno {
+            0 => Ok(raw),
+            errno => Err(errno.cast_signed()),
+        }
     }
 
     /// Sends a packet; false if the server has ended the session.
