@@ -23,8 +23,8 @@ impl Discard {
     /// Removes a workspace with all that is known of it.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`]; of the
-    /// system.
+    /// [`Error::InUse`], [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`]; of
+    /// the system.
     pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
         let lock = workspace.lock(trees)?;
         if !self.force {
