@@ -36,6 +36,28 @@ pub struct Terms {
 /// ends meanwhile.
 pub type ThreadLister = fn(&mut dyn FnMut(i32));
 
+/// Starts this program again so that it calls [`make_requests`](super::make_requests) and ends.
+pub type RequestMaker = fn() -> std::process::Command;
+
+/// The rings of a connection whose answers are held, for another server that has their memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedRings {
+    /// Where their memory lies.
+    pub base: u64,
+    /// All entries, in the order in which they lie there.
+    pub entries: Vec<HandedEntry>,
+}
+
+/// An entry of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandedEntry {
+    /// The CPU of the queue.
+    pub cpu: usize,
+    /// By which the kernel knows the request whose answer lies there; `None`: there is none, since
+    /// the CPU is off.
+    pub commit_id: Option<u64>,
+}
+
 /// How to serve.
 #[derive(Debug, Clone)]
 pub struct Config {
