@@ -6,23 +6,19 @@
 //!    lies where neither a heap nor other mappings of any process come to lie by themselves. If
 //!    that place is taken it lies anywhere; then a handover may fail, and nothing else.
 //! 2. *An address that the kernel knows stays mapped* until the last entry is dropped. What lies
-//!    behind that of a payload can change ([`PayloadWindow::renew`]): the thread that serves a
-//!    request has the same memory at another address, the [`PayloadView`], so the address can be
-//!    given other memory for the next request while the last one still uses what it came in.
+//!    behind that of a payload can change (`payload`).
 //!
 //! The file has a slot for the payload of each entry, and after all of these a page for the headers
 //! of each. Pages that are never touched cost nothing.
 
+use super::mapping::{HUGE_PAGE_BYTES, Mapping, map_at, unmap};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 const PAGE_BYTES: usize = 4096;
-/// Length and alignment of memory that the system can keep as one piece.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Where arenas are tried to be put, on address spaces of 47 bits: far above what the allocator
 /// asks for, far below programs and what the kernel places.
 const FIRST_BASE: usize = 0x3000_0000_0000;
@@ -126,6 +122,22 @@ impl Arena {
         Ok(())
     }
 
+    /// Where the payload of `slot` lies: its address, and its place in the file.
+    pub(super) fn payload_at(&self, slot: usize) -> (NonNull<u8>, usize) {
+        let offset = slot * self.slot_bytes;
+        (self.at(offset), offset)
+    }
+
+    /// How much is mapped for the payload of a slot.
+    pub(super) fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// The length of a payload.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
     fn at(&self, offset: usize) -> NonNull<u8> {
         // SAFETY: all offsets are those of slots, inside the mapping.
         unsafe { self.start.add(offset) }
@@ -151,22 +163,6 @@ fn length(slots: usize, payload_bytes: usize) -> usize {
     slots * (slot_bytes(payload_bytes) + PAGE_BYTES)
 }
 
-/// Maps `memory` at an address where nothing is.
-fn map_at(start: usize, length: usize, memory: &OwnedFd) -> io::Result<NonNull<u8>> {
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED_NOREPLACE);
-    let wanted = std::ptr::without_provenance_mut(start);
-    // SAFETY: it replaces nothing that is mapped.
-    let found = unsafe { mmap(wanted, length, access, flags, memory, 0)? };
-    NonNull::new(found.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
-}
-
-fn unmap((start, length): (NonNull<u8>, usize)) {
-    // SAFETY: called by the owner of what was mapped there, which is being dropped.
-    if let Err(error) = unsafe { munmap(start.as_ptr().cast(), length) } {
-        tracing::debug!(%error, "a buffer could not be unmapped");
-    }
-}
-
 /// The headers of an entry.
 pub(super) struct Headers {
     /// Keeps them mapped.
@@ -174,24 +170,8 @@ pub(super) struct Headers {
     start: NonNull<u8>,
 }
 
-/// The address of an entry's payload, and the memory behind it.
-pub(super) struct PayloadWindow {
-    arena: Arc<Arena>,
-    start: NonNull<u8>,
-}
-
-/// The memory behind a [`PayloadWindow`], now or formerly.
-pub(super) struct PayloadView {
-    mapping: Mapping,
-    length: usize,
-}
-
 // SAFETY: it gives access through `&mut self` only, and there is one for each slot.
 unsafe impl Send for Headers {}
-// SAFETY: a window gives no access to its memory, only to its address.
-unsafe impl Send for PayloadWindow {}
-// SAFETY: the view owns its mapping, and gives access through `&mut self` only.
-unsafe impl Send for PayloadView {}
 
 impl Headers {
     /// Those of `slot`, for which this is called once.
@@ -212,113 +192,3 @@ impl Headers {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), PAGE_BYTES) }
     }
 }
-
-impl PayloadWindow {
-    /// The window of `slot`, for which this is called once, and the memory behind it.
-    pub(super) fn new(arena: &Arc<Arena>, slot: usize) -> io::Result<(Self, PayloadView)> {
-        let offset = slot * arena.slot_bytes;
-        let mapping = Mapping::new(&arena.memory, offset, arena.slot_bytes)?;
-        let window = Self { arena: Arc::clone(arena), start: arena.at(offset) };
-        Ok((window, PayloadView { mapping, length: arena.payload_bytes }))
-    }
-
-    /// Puts fresh memory behind the window, and returns it. Not to be called while the kernel may
-    /// use the window. Another process finds what lay there at first.
-    pub(super) fn renew(&mut self) -> io::Result<PayloadView> {
-        let length = self.arena.slot_bytes;
-        let memory = memfd_create("fuse-payload", MemfdFlags::CLOEXEC)?;
-        ftruncate(&memory, length as u64)?;
-        let mapping = Mapping::new(&memory, 0, length)?;
-        show(self.start, length, &memory, 0)?;
-        Ok(PayloadView { mapping, length: self.len() })
-    }
-
-    /// Its address, for the kernel.
-    pub(super) fn address(&self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-
-    /// Its length in bytes.
-    pub(super) fn len(&self) -> usize {
-        self.arena.payload_bytes
-    }
-}
-
-impl PayloadView {
-    /// The content. Not to be called while the kernel may write to the window before it.
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is initialized (zeroed at first), owned by `self` and borrowed for as
-        // long as the slice lives. The window on the same memory is read and written by the kernel
-        // only.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.start.as_ptr(), self.length) }
-    }
-
-    /// Makes the memory one piece, if the system can (Linux 6.1). Disks and copies take long pieces
-    /// much faster than as many pages, but a piece is there as a whole, so this is for threads
-    /// that move data in bulk. True if it is one now.
-    pub(super) fn gather(&mut self) -> bool {
-        // The binding does not have it: `MADV_COLLAPSE` of `linux/mman.h`.
-        const MADV_COLLAPSE: libc::c_int = 25;
-        // It makes no piece of nothing.
-        let first = &mut self.bytes()[0];
-        // SAFETY: a byte that is borrowed.
-        unsafe { std::ptr::write_volatile(first, std::ptr::read_volatile(first)) };
-        let (start, length) = (self.mapping.start, self.mapping.length);
-        // SAFETY: the mapping is owned by `self`, and what it holds stays the same.
-        let done = unsafe { libc::madvise(start.as_ptr().cast(), length, MADV_COLLAPSE) } == 0;
-        if !done {
-            tracing::debug!("a buffer stays in pieces: {}", io::Error::last_os_error());
-        }
-        done
-    }
-}
-
-/// Memory at an address, which is a multiple of [`HUGE_PAGE_BYTES`] bytes.
-struct Mapping {
-    start: NonNull<u8>,
-    length: usize,
-    /// What was set aside to find such an address: start and length.
-    reserved: Option<(NonNull<u8>, usize)>,
-}
-
-impl Mapping {
-    /// Maps `length` bytes of `memory` from `offset` on.
-    fn new(memory: &OwnedFd, offset: usize, length: usize) -> io::Result<Self> {
-        let reserve = length + HUGE_PAGE_BYTES;
-        // SAFETY: the kernel chooses an address that is not in use.
-        let found =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), reserve, ProtFlags::empty(), MapFlags::PRIVATE)? };
-        let first = NonNull::new(found.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let before = first.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: fewer bytes than a piece, and one more piece than needed is set aside.
-        let start = unsafe { first.add(before) };
-        let mapping = Self { start, length, reserved: Some((first, reserve)) };
-        show(start, length, memory, offset)?;
-        Ok(mapping)
-    }
-
-    /// It is not unmapped when this is dropped: what to unmap.
-    fn release(&mut self) -> (NonNull<u8>, usize) {
-        self.reserved.take().unwrap_or((self.start, self.length))
-    }
-}
-
-/// Maps `memory` in place of what is at `start`, which belongs to the caller.
-fn show(start: NonNull<u8>, length: usize, memory: &OwnedFd, offset: usize) -> io::Result<()> {
-    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-    // SAFETY: these addresses are set aside for the caller, and no references to what is there
-    // exist.
-    unsafe { mmap(start.as_ptr().cast(), length, access, flags, memory, offset as u64)? };
-    Ok(())
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        if let Some(reserved) = self.reserved {
-            unmap(reserved);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,10 @@
 //! How a connection is to be served.
 
+use super::device::Device;
 use crate::metrics::Metrics;
 use crate::protocol::{Dialect, init};
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Which transport serves a mount.
@@ -56,6 +58,16 @@ pub struct HandedEntry {
     /// By which the kernel knows the request whose answer lies there; `None`: there is none, since
     /// the CPU is off.
     pub commit_id: Option<u64>,
+}
+
+/// What another server hands over of its connection.
+pub struct HandedConnection<'a> {
+    /// The connection.
+    pub device: Device,
+    /// What that server agreed on with the kernel.
+    pub terms: Terms,
+    /// Its rings and their memory, if it served over io_uring.
+    pub rings: Option<(&'a HandedRings, OwnedFd)>,
 }
 
 /// How to serve.

@@ -29,7 +29,9 @@ mod guarded_handler;
 mod handler;
 mod handshake;
 mod interrupt;
+mod mapping;
 mod pause;
+mod payload;
 mod reply_slot;
 mod ring;
 mod scheduling_class;
@@ -39,7 +41,9 @@ mod worker;
 
 use crate::metrics::Metrics;
 use crate::protocol::{self, Dialect};
-pub use config::{Config, HandedEntry, HandedRings, Kind, RequestMaker, Terms, ThreadLister};
+pub use config::{
+    Config, HandedConnection, HandedEntry, HandedRings, Kind, RequestMaker, Terms, ThreadLister,
+};
 use connection::Connection;
 pub use device::Device;
 use forget_reader::ForgetReader;
@@ -126,16 +130,6 @@ impl Prepared {
 fn watch_callers(connection: &Arc<Connection>) -> io::Result<()> {
     let checked = Arc::clone(connection);
     connection.threads.spawn("fuse-callers".into(), move || checked.interrupts.run())
-}
-
-/// What another server hands over of its connection.
-pub struct HandedConnection<'a> {
-    /// The connection.
-    pub device: Device,
-    /// What that server agreed on with the kernel.
-    pub terms: Terms,
-    /// Its rings and their memory, if it served over io_uring.
-    pub rings: Option<(&'a HandedRings, OwnedFd)>,
 }
 
 /// Goes on with a connection that another server has served until now, over the same transport.

@@ -20,6 +20,10 @@
 //! is hot its threads are in the class that leaves clients where they are (see
 //! [`scheduling_class`](super::scheduling_class)).
 //!
+//! For a handover each entry is given a request whose answer is [held](hold); another process that
+//! has the [buffers](super::arena) at the same addresses commits it and has the entry
+//! ([`Rings::adopt`]).
+//!
 //! FORGET and INTERRUPT still come over the device ([`forget_reader`](super::forget_reader)).
 
 mod entry;

@@ -1,5 +1,9 @@
 use super::*;
+use crate::transport::arena::Headers;
+use crate::transport::mapping::HUGE_PAGE_BYTES;
 use espalier_sync::Mutex;
+
+const PAGE_BYTES: usize = 4096;
 
 /// Tests that look at places one after the other.
 static PLACES: Mutex<()> = Mutex::new(());
