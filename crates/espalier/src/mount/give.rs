@@ -116,7 +116,8 @@ impl Giver {
     }
 
     fn give(&self, name: &str) -> Result<()> {
-        let Some(_giving) = self.giving.try_lock() else { bail!("it is being handed over already") };
+        // An attempt that has failed serves again a moment before it has ended.
+        let _giving = self.giving.lock();
         let ended = || anyhow::anyhow!("it has ended");
         let (_, clients) = self.mount.get().with_context(ended)?;
         let mount = self.mount().with_context(ended)?;
