@@ -19,12 +19,12 @@ use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
 use crate::protocol::init::{Dialect, InitParameters};
 use crate::protocol::notify::Notification;
-use crate::transport::{self, Config, Handler, Kind, Serving};
+use crate::transport::{self, Config, Handler, Kind, RequestMaker, Serving};
 pub use error::MountError;
 use espalier_fs::{FileSystem, NodeId, SurplusNode, WireReader};
 use espalier_sync::{Condvar, Mutex, MutexGuard};
 pub use forget_hook::ForgetHook;
-use handover::Served;
+use handover::{Filled, Served};
 pub use handover::{HandedMount, Handover, PausedMount};
 use kernel::Mounted;
 pub use options::{ListAttributes, MountOptions};
@@ -82,6 +82,7 @@ pub struct Mount {
     watcher: Mutex<Option<kernel::Watcher>>,
     /// `None` for a mount of another handler.
     served: Option<Served>,
+    request_maker: Option<RequestMaker>,
     /// The mount is this server's; false while another one may still go on with it.
     owned: AtomicBool,
 }
@@ -100,21 +101,23 @@ impl Mount {
     }
 
     /// Goes on with a mount at `point` that another server has served until now and hands over:
-    /// `device` is its connection. The options are those of the other server. Requests are served
-    /// from [`Mount::begin`] on.
+    /// `device` is its connection, `rings` the memory of its rings. The options are those of the
+    /// other server. Requests are served from [`Mount::begin`] on.
     ///
     /// # Errors
     /// [`MountError`]; the mount is still the other server's.
     pub fn take_over(
         fs: Arc<FileSystem>,
         point: &Path,
-        device: OwnedFd,
+        (device, rings): (OwnedFd, Option<OwnedFd>),
         handed: &HandedMount,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
         let mut options = options.clone();
         let failed = |source| MountError::Serve { point: point.to_owned(), source };
-        let flags = handed.terms.dialect.flags & !init_parameters(&options, handed.block).flags;
+        let over_rings = if handed.rings.is_some() { bit::OVER_IO_URING } else { 0 };
+        let known = init_parameters(&options, handed.block).flags | over_rings;
+        let flags = handed.terms.dialect.flags & !known;
         if flags != 0 {
             let message =
                 format!("the other server agreed on what this one does not know (flags {flags:#x})");
@@ -126,15 +129,23 @@ impl Mount {
             .map_err(|e| failed(io::Error::other(e)))?;
         let metrics = options.metrics.clone().unwrap_or_default();
         let handler = Arc::clone(&dispatcher) as Arc<dyn Handler>;
-        let device = transport::Device::from_descriptor(device);
-        let serving = transport::take_over(device, handed.terms, handler, metrics, options.background)
-            .map_err(failed)?;
+        let connection = transport::HandedConnection {
+            device: transport::Device::from_descriptor(device),
+            terms: handed.terms,
+            rings: handed.rings.as_ref().zip(rings),
+        };
+        if handed.rings.is_some() != connection.rings.is_some() {
+            return Err(failed(io::Error::other("the memory of the rings was not handed over")));
+        }
+        let serving =
+            transport::take_over(connection, handler, metrics, options.background).map_err(failed)?;
         let watcher = match options.auto_unmount {
             true => Some(kernel::Watcher::start(point).map_err(|source| MountError::NoHelper { source })?),
             false => None,
         };
         let mut mount = Self::of(serving, point.to_owned(), handed.block, watcher).map_err(failed)?;
         mount.owned = AtomicBool::new(false);
+        mount.request_maker = options.request_maker;
         if let Some(hook) = &options.forgets {
             hook.attach(mount.serving.forget_drain());
         }
@@ -152,9 +163,9 @@ impl Mount {
     /// meanwhile wait in the kernel.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] for a mount over io_uring, or of another handler than a file
-    /// system; [`io::ErrorKind::TimedOut`] if requests or notifications take too long;
-    /// [`io::ErrorKind::ResourceBusy`] with the reason.
+    /// [`io::ErrorKind::Unsupported`] for a mount of another handler than a file system, or over
+    /// io_uring where that cannot be; [`io::ErrorKind::TimedOut`] if requests or notifications take
+    /// too long; [`io::ErrorKind::ResourceBusy`] with the reason.
     pub fn pause(&self, limit: Duration) -> io::Result<PausedMount<'_>> {
         let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "this mount serves no file system");
         let served = self.served.as_ref().ok_or_else(unsupported)?;
@@ -168,6 +179,7 @@ impl Mount {
             prefetch: self.prefetch.as_deref(),
             served,
             watcher: &self.watcher,
+            filled: Filled { maker: self.request_maker, point: &self.point, connection: self.connection },
             block: self.block,
             _no_tick: self.ticker.as_ref().map(SyncTicker::pause),
         };
@@ -219,7 +231,7 @@ impl Mount {
         let started = transport::prepare(device, config)
             .and_then(|prepared| prepared.start(handler))
             .and_then(|serving| Self::of(serving, point.clone(), block, watcher));
-        let mount = started.map_err(|source| {
+        let mut mount = started.map_err(|source| {
             if let Err(error) = kernel::unmount(&point, true) {
                 tracing::warn!(%error, "could not unmount again");
             }
@@ -228,6 +240,7 @@ impl Mount {
         if let Some(hook) = &options.forgets {
             hook.attach(mount.serving.forget_drain());
         }
+        mount.request_maker = options.request_maker;
         tracing::info!(point = %point.display(), transport = %mount.transport(), block, "mounted");
         kernel::set_bdi_limits(&mount.point, options);
         Ok(mount)
@@ -251,6 +264,7 @@ impl Mount {
             block,
             watcher: Mutex::new(watcher),
             served: None,
+            request_maker: None,
             owned: AtomicBool::new(true),
         })
     }

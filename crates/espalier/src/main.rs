@@ -69,7 +69,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     completion::answer();
-    let words = match args::translate(std::env::args_os().collect()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = mount::fill(&words) {
+        return code;
+    }
+    let words = match args::translate(words) {
         Ok(Some(words)) => words,
         Ok(None) => return ExitCode::SUCCESS,
         Err(message) => {

@@ -7,6 +7,7 @@
 mod channel;
 mod clients;
 mod existing;
+mod fill;
 mod follower;
 mod give;
 mod io_uring;
@@ -16,6 +17,8 @@ pub(crate) mod plan;
 mod server;
 mod service;
 mod take;
+
+pub(crate) use fill::answer as fill;
 
 use crate::args;
 use crate::backing;

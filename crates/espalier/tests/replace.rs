@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const CLASSIC: [&str; 2] = ["-o", "transport=classic"];
+const RINGS: [&str; 2] = ["-o", "transport=io_uring"];
 
 /// Replaces the server of a place.
 fn replace(place: &Place) -> common::Ran {
@@ -263,8 +264,14 @@ fn programs_go_on_while_the_server_is_replaced_ten_times() {
 }
 
 #[test]
+fn the_same_over_io_uring() {
+    programs_go_on(&RINGS, 10);
+}
+
+#[test]
 fn the_same_where_the_kernel_keeps_written_data() {
     programs_go_on(&["-o", "transport=classic,writeback,handles"], 3);
+    programs_go_on(&["-o", "transport=io_uring,writeback,handles"], 3);
 }
 
 /// The other end of a handover, which goes wrong on purpose.
@@ -306,8 +313,12 @@ const FAILED: u8 = 7;
 
 #[test]
 fn a_handover_that_fails_leaves_the_server_as_it_was() {
+    [CLASSIC, RINGS].iter().for_each(fails_at_each_message);
+}
+
+fn fails_at_each_message(transport: &[&str; 2]) {
     let place = Place::with_image("256M");
-    place.mount(&CLASSIC).ok();
+    place.mount(transport).ok();
     let server = place.server();
     let mut in_use = InUse::begin(&place.dir);
     // How far the other server comes, and what it says then, before it ends.
@@ -321,7 +332,8 @@ fn a_handover_that_fails_leaves_the_server_as_it_was() {
         (&[OFFER, STATE, GO], None),
     ];
     for (number, (heard, said)) in steps.into_iter().enumerate() {
-        let mut fake = Fake::ask(&place, &format!("espalier-test-{}-{number}", std::process::id()));
+        let mut fake =
+            Fake::ask(&place, &format!("espalier-test-{}-{number}-{}", std::process::id(), transport[1]));
         for kind in heard {
             assert_eq!(fake.next(), *kind);
             match *kind {
@@ -351,13 +363,6 @@ fn a_handover_that_fails_leaves_the_server_as_it_was() {
 #[test]
 fn what_cannot_be_replaced_says_why() {
     let place = Place::mounted("64M");
-    let uring =
-        espalier(&["info".as_ref(), "--json".as_ref(), place.dir.as_os_str()]).ok().contains("io_uring");
-    if uring {
-        let server = place.server();
-        replace(&place).refused(1, &["io_uring", "transport=classic"]);
-        assert_eq!(place.server(), server);
-    }
     espalier(&["mount", "--replace", "/proc"].map(OsStr::new)).refused(1, &["no Espalier file system"]);
     let with_options =
         ["mount".as_ref(), "--replace".as_ref(), "-o".as_ref(), "ro".as_ref(), place.dir.as_os_str()];
@@ -367,9 +372,13 @@ fn what_cannot_be_replaced_says_why() {
 
 #[test]
 fn metrics_stay_where_they_were() {
+    ["classic", "io_uring"].iter().for_each(|transport| metrics_stay(transport));
+}
+
+fn metrics_stay(transport: &str) {
     let place = Place::with_image("64M");
     let socket = place.path("metrics");
-    place.mount(&["-o", &format!("transport=classic,metrics=unix:{}", socket.display())]).ok();
+    place.mount(&["-o", &format!("transport={transport},metrics=unix:{}", socket.display())]).ok();
     let ask = || {
         let mut stream = UnixStream::connect(&socket).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -386,15 +395,19 @@ fn metrics_stay_where_they_were() {
 }
 
 /// A server that runs as a service of systemd.
-fn service(place: &Place, told: &Path) -> Child {
+fn service(place: &Place, told: &Path, transport: &[&str; 2]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
-    command.args(["mount", "--foreground"]).args(CLASSIC).arg(&place.image).arg(&place.dir);
+    command.args(["mount", "--foreground"]).args(transport).arg(&place.image).arg(&place.dir);
     command.env("NOTIFY_SOCKET", told).env_remove("WATCHDOG_PID").env_remove("WATCHDOG_USEC");
     command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
 }
 
 #[test]
 fn systemd_hears_which_process_the_service_is() {
+    [CLASSIC, RINGS].iter().for_each(hears_of_the_new_process);
+}
+
+fn hears_of_the_new_process(transport: &[&str; 2]) {
     let place = Place::with_image("64M");
     let path = place.path("notify");
     let told = UnixDatagram::bind(&path).unwrap();
@@ -408,7 +421,7 @@ fn systemd_hears_which_process_the_service_is() {
             }
         }
     };
-    let mut first = service(&place, &path);
+    let mut first = service(&place, &path, transport);
     hears("READY=1");
     replace(&place).ok();
     hears(&format!("MAINPID={}", place.server()));
@@ -432,10 +445,14 @@ fn an_ordinary_user_replaces_the_server_of_an_own_mount_only() {
         let out = Command::new("runuser").args(user).arg(&program).args(words).stdin(Stdio::null()).output();
         out.unwrap().into()
     };
-    let [mount, option, classic] = ["mount", "-o", "transport=classic"].map(OsStr::new);
+    let [mount, option, classic, rings] =
+        ["mount", "-o", "transport=classic", "transport=io_uring"].map(OsStr::new);
     as_user(&["mkfs".as_ref(), "--size".as_ref(), "64M".as_ref(), place.image.as_ref()]).ok();
     let auto = OsStr::new("transport=classic,auto_unmount");
-    for options in [classic, auto] {
+    // A mount by root turns the kernel's switch on.
+    let other = Place::mounted("64M");
+    other.umount().ok();
+    for options in [classic, auto, rings] {
         as_user(&[mount, option, options, place.image.as_ref(), place.dir.as_ref()]).ok();
         let writes = |text: &str| {
             let script = format!("echo {text} > '{0}/f' && cat '{0}/f'", place.dir.display());
@@ -457,10 +474,14 @@ fn an_ordinary_user_replaces_the_server_of_an_own_mount_only() {
 
 #[test]
 fn a_mount_for_reading_only_goes_on() {
+    ["ro,transport=classic", "ro,transport=io_uring"].iter().for_each(|options| read_only(options));
+}
+
+fn read_only(options: &str) {
     let place = Place::mounted("64M");
     fs::write(place.dir.join("f"), "text").unwrap();
     place.umount().ok();
-    place.mount(&["-o", "ro,transport=classic"]).ok();
+    place.mount(&["-o", options]).ok();
     let mut open = File::open(place.dir.join("f")).unwrap();
     replaced(&place);
     let mut text = String::new();

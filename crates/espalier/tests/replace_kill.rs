@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const CLASSIC: [&str; 2] = ["-o", "transport=classic"];
+const TRANSPORTS: [[&str; 2]; 2] = [["-o", "transport=classic"], ["-o", "transport=io_uring"]];
 /// How often each side is killed.
 const KILLS: u64 = 10;
 /// The number of FUSE file systems in `statfs`.
@@ -97,7 +97,7 @@ fn is_mounted(place: &Place) -> bool {
 }
 
 /// One handover with a kill `after` its begin.
-fn round(place: &Place, round: u64, killed: Killed, after: Duration) -> Kept {
+fn round(place: &Place, transport: &[&str; 2], round: u64, killed: Killed, after: Duration) -> Kept {
     let old = place.server();
     let stop = AtomicBool::new(false);
     let (count, goes_on) = std::thread::scope(|scope| {
@@ -122,10 +122,13 @@ fn round(place: &Place, round: u64, killed: Killed, after: Duration) -> Kept {
         std::thread::spawn(move || new.wait());
         (worker.join().unwrap(), goes_on)
     });
-    println!("round {round}: {killed:?} after {after:?}: {count} files, goes on: {goes_on}");
+    println!(
+        "{}, round {round}: {killed:?} after {after:?}: {count} files, goes on: {goes_on}",
+        transport[1]
+    );
     assert!(goes_on || killed != Killed::Command, "an interrupted command takes a mount away");
     if !goes_on {
-        place.mount(&CLASSIC).ok();
+        place.mount(transport).ok();
     }
     let kept = Kept { round, count, step: if goes_on { 1 } else { EACH_DURABLE } };
     kept.check(place);
@@ -134,8 +137,12 @@ fn round(place: &Place, round: u64, killed: Killed, after: Duration) -> Kept {
 }
 
 fn kill_at_any_moment(killed: Killed, seed: u64) {
+    TRANSPORTS.iter().for_each(|transport| kill_over(transport, killed, seed));
+}
+
+fn kill_over(transport: &[&str; 2], killed: Killed, seed: u64) {
     let place = Place::with_image("256M");
-    place.mount(&CLASSIC).ok();
+    place.mount(transport).ok();
     let begun = Instant::now();
     espalier(&["mount".as_ref(), "--replace".as_ref(), place.dir.as_os_str()]).ok();
     let took = begun.elapsed().as_micros() as u64;
@@ -144,11 +151,11 @@ fn kill_at_any_moment(killed: Killed, seed: u64) {
     for number in 0..KILLS {
         // Once in each part of the time that it takes about.
         let after = Duration::from_micros((number * took + random.below(took)) / KILLS);
-        kept.push(round(&place, number, killed, after));
+        kept.push(round(&place, transport, number, killed, after));
     }
     place.umount().ok();
     place.fsck().ok();
-    place.mount(&CLASSIC).ok();
+    place.mount(transport).ok();
     kept.iter().for_each(|kept| kept.check(&place));
     place.umount().ok();
 }

@@ -6,6 +6,9 @@
 //! ready (`Mount::take_over`) and begins to serve when it is told to (`Mount::begin`). If it is
 //! never told, nothing has happened: the first goes on when its pause is dropped.
 //!
+//! Over io_uring the answers of the last requests are not sent, but handed over with the rings: see
+//! docs/design/handover.md. To have every ring full a process of our own makes requests.
+//!
 //! Notifications: while the kernel handles one it may wait for requests to be served. So a pause
 //! counts only if none is on its way at its end; otherwise requests are served again, and it is
 //! tried anew.
@@ -15,22 +18,28 @@ use crate::dispatch::Dispatcher;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::Dialect;
-use crate::transport::{Serving, Terms};
-use espalier_fs::{FileSystem, FsError, WireReader, WireWriter};
+use crate::transport::{Filler, HandedEntry, HandedRings, Kind, RequestMaker, Serving, Terms};
+use espalier_fs::{FileSystem, FsError, FsErrorKind, WireReader, WireWriter};
 use espalier_sync::{Mutex, MutexGuard};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long one attempt to pause may take: so long requests wait in vain if it fails.
 const ATTEMPT_LIMIT: Duration = Duration::from_millis(300);
+/// The same over io_uring, where every entry of every ring has to get a request.
+const RINGS_ATTEMPT_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a mount that another server takes over consists of, beside the options and the file system.
 #[derive(Debug)]
 pub struct HandedMount {
     /// What was agreed on with the kernel.
     pub terms: Terms,
+    /// The rings, over io_uring.
+    pub rings: Option<HandedRings>,
     /// The mount is a `fuseblk`.
     pub block: bool,
     /// What the dispatcher needs.
@@ -50,10 +59,14 @@ impl Handover {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = WireWriter::default();
-        let HandedMount { terms, block, dispatcher } = &self.mount;
+        let HandedMount { terms, rings, block, dispatcher } = &self.mount;
         out.u32(terms.dialect.minor);
         out.u64(terms.dialect.flags);
         out.u64(terms.payload_bytes as u64);
+        out.bool(rings.is_some());
+        if let Some(rings) = rings {
+            encode_rings(rings, &mut out);
+        }
         out.bool(*block);
         out.bytes(dispatcher);
         out.bytes(&self.file_system);
@@ -68,10 +81,58 @@ impl Handover {
         let mut state = WireReader::new(bytes);
         let dialect = Dialect { minor: state.u32()?, flags: state.u64()? };
         let terms = Terms { dialect, payload_bytes: state.u64()? as usize };
+        let rings = if state.bool()? { Some(decode_rings(&mut state)?) } else { None };
         let (block, dispatcher) = (state.bool()?, state.bytes()?.to_vec());
         let file_system = state.bytes()?.to_vec();
         state.finish()?;
-        Ok(Self { mount: HandedMount { terms, block, dispatcher }, file_system })
+        Ok(Self { mount: HandedMount { terms, rings, block, dispatcher }, file_system })
+    }
+}
+
+fn encode_rings(rings: &HandedRings, out: &mut WireWriter) {
+    out.u64(rings.base);
+    out.len(rings.entries.len());
+    for HandedEntry { cpu, commit_id } in &rings.entries {
+        out.u32(*cpu as u32);
+        out.bool(commit_id.is_some());
+        out.u64(commit_id.unwrap_or(0));
+    }
+}
+
+fn decode_rings(state: &mut WireReader<'_>) -> Result<HandedRings, FsError> {
+    let (base, count) = (state.u64()?, state.len(13)?);
+    let entry = |_| {
+        let (cpu, is_held, id) = (state.u32()? as usize, state.bool()?, state.u64()?);
+        if cpu > usize::from(u16::MAX) {
+            return Err(FsError::new(FsErrorKind::Invalid, format!("there is no CPU {cpu}")));
+        }
+        Ok(HandedEntry { cpu, commit_id: is_held.then_some(id) })
+    };
+    Ok(HandedRings { base, entries: (0..count).map(entry).collect::<Result<_, FsError>>()? })
+}
+
+/// What is needed to have every entry of every ring get a request.
+pub(super) struct Filled<'a> {
+    pub(super) maker: Option<RequestMaker>,
+    pub(super) point: &'a Path,
+    /// See [`super::kernel::connection_number`].
+    pub(super) connection: Option<u32>,
+}
+
+impl Filled<'_> {
+    /// Starts a process that makes requests.
+    fn start(&self) -> io::Result<Filler> {
+        let other = |message| io::Error::new(io::ErrorKind::Unsupported, message);
+        let maker = self.maker.ok_or_else(|| other("this program cannot pause a mount over io_uring"))?;
+        // The root, and not what may be mounted over it.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = rustix::fs::open(self.point, flags, Mode::empty())?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&root, "", flags, StatxFlags::INO)?;
+        if self.connection != Some(found.stx_dev_minor) {
+            return Err(other("its directory shows another file system"));
+        }
+        Filler::start(maker, root)
     }
 }
 
@@ -88,6 +149,7 @@ pub struct PausedMount<'a> {
     pub(super) prefetch: Option<&'a Prefetch>,
     pub(super) served: &'a Served,
     pub(super) watcher: &'a Mutex<Option<Watcher>>,
+    pub(super) filled: Filled<'a>,
     pub(super) block: bool,
     /// Keeps the file system from being called every few seconds.
     pub(super) _no_tick: Option<MutexGuard<'a, ()>>,
@@ -103,15 +165,19 @@ impl PausedMount<'_> {
             prefetch.pause();
         }
         let deadline = Instant::now() + limit;
+        let over_rings = self.serving.kind() == Kind::Uring;
+        let attempt = if over_rings { RINGS_ATTEMPT_LIMIT } else { ATTEMPT_LIMIT };
         loop {
+            // While requests are served: to start a process takes longer than all the rest.
+            let filler = over_rings.then(|| self.filled.start()).transpose()?;
             let rest = deadline.saturating_duration_since(Instant::now());
             if !self.notifier.wait_until_idle(rest) || rest.is_zero() {
                 let message = "the kernel takes long to handle notifications";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, message));
             }
-            match self.serving.pause(rest.min(ATTEMPT_LIMIT)) {
+            match self.serving.pause(rest.min(attempt), filler) {
                 Ok(()) if self.notifier.is_idle() => return Ok(self),
-                Err(error) if error.kind() != io::ErrorKind::TimedOut || rest <= ATTEMPT_LIMIT => {
+                Err(error) if error.kind() != io::ErrorKind::TimedOut || rest <= attempt => {
                     return Err(error);
                 }
                 Ok(()) | Err(_) => self.serving.resume(),
@@ -127,13 +193,24 @@ impl PausedMount<'_> {
         let mut dispatcher = WireWriter::default();
         self.served.dispatcher.hand_over(&mut dispatcher)?;
         let (terms, dispatcher) = (self.serving.terms(), dispatcher.finish());
-        let mount = HandedMount { terms, block: self.block, dispatcher };
+        let failed = |error: io::Error| FsError::new(FsErrorKind::Io, error.to_string());
+        let rings = self.serving.hand_over_rings().map_err(failed)?;
+        let mount = HandedMount { terms, rings, block: self.block, dispatcher };
         Ok(Handover { mount, file_system: self.served.fs.hand_over()? })
     }
 
     /// The descriptor of the connection to the kernel.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.serving.descriptor()
+    }
+
+    /// Descriptors of the rings, over io_uring: their memory, and what is at its end when the mount
+    /// is not in use by the pause any more.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn ring_descriptors(&self) -> io::Result<Option<[OwnedFd; 2]>> {
+        self.serving.ring_descriptors()
     }
 
     /// Another server has taken over, and the end of this process says nothing about the mount. It
@@ -160,9 +237,12 @@ mod tests {
     #[test]
     fn what_is_handed_over_comes_back_and_cut_bytes_are_refused() {
         let terms = Terms { dialect: Dialect { minor: 45, flags: 1 << 33 | 7 }, payload_bytes: 1 << 20 };
-        let mount = HandedMount { terms, block: true, dispatcher: vec![1, 2, 3] };
+        let entries = [None, Some(7), Some(u64::MAX)].map(|commit_id| HandedEntry { cpu: 3, commit_id });
+        let rings = Some(HandedRings { base: 1 << 45, entries: entries.to_vec() });
+        let mount = HandedMount { terms, rings: rings.clone(), block: true, dispatcher: vec![1, 2, 3] };
         let bytes = Handover { mount, file_system: vec![4; 100] }.encode();
         let back = Handover::decode(&bytes).unwrap();
+        assert_eq!(back.mount.rings, rings);
         assert_eq!((back.mount.terms, back.mount.block), (terms, true));
         assert_eq!((back.mount.dispatcher, back.file_system), (vec![1, 2, 3], vec![4; 100]));
         assert!((0..bytes.len()).all(|end| Handover::decode(&bytes[..end]).is_err()));

@@ -3,7 +3,7 @@
 use super::forget_hook::ForgetHook;
 use crate::dispatch::{Commands, Description};
 use crate::metrics::Metrics;
-use crate::transport::{Kind, ThreadLister};
+use crate::transport::{Kind, RequestMaker, ThreadLister};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +70,9 @@ pub struct MountOptions {
     /// where the process may use `SCHED_IDLE`. Of several mounts in one process the last that had
     /// something to say decides.
     pub background: Option<ThreadLister>,
+    /// Starts this program again to make requests; see [`RequestMaker`]. A mount over io_uring can
+    /// be paused only with it.
+    pub request_maker: Option<RequestMaker>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
     /// The mount shows states of a store that another machine writes, one after the other
@@ -117,6 +120,7 @@ impl Default for MountOptions {
             transport: None,
             threads_per_cpu: None,
             background: None,
+            request_maker: None,
             sync_interval: Duration::from_secs(5),
             follow: false,
             prefetch: true,

@@ -22,7 +22,7 @@ pub(super) struct Connection {
     pub(super) threads: ThreadGroup,
     pub(super) interrupts: InterruptTable,
     pub(super) metrics: Arc<Metrics>,
-    /// Of the threads that read requests from the device; those of rings do not pause.
+    /// Of the threads that read requests from the device; answers of rings are held.
     pub(super) pause: PauseGate,
     /// The kernel ended the connection.
     ended: AtomicBool,
@@ -67,8 +67,9 @@ impl Connection {
         let outcome = self.handler.handle(request, buffer, received);
         let means = slot.finish();
         if means.is_none() {
-            self.interrupts.abandoned_ended();
             self.handler.unanswered(&request.header, outcome, buffer);
+            // After that: a handover waits for it.
+            self.interrupts.abandoned_ended();
         }
         means.map(|means| (outcome, means))
     }

@@ -1,6 +1,8 @@
 //! Which CPUs there are, and staying on one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::ops::RangeInclusive;
 
 /// How many CPUs the kernel may ever have; each has a queue of its own.
 pub(super) fn possible() -> usize {
@@ -12,6 +14,16 @@ pub(super) fn online() -> usize {
     listed("online")
 }
 
+/// Which CPUs there are now, whether this process may run there or not.
+///
+/// # Errors
+/// The system does not tell.
+pub(super) fn online_set() -> io::Result<Vec<usize>> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    let ranges = ranges(list.trim()).ok_or_else(|| io::Error::other("a list of CPUs without a sense"))?;
+    Ok(ranges.into_iter().flatten().collect())
+}
+
 fn listed(what: &str) -> usize {
     std::fs::read_to_string(format!("/sys/devices/system/cpu/{what}"))
         .ok()
@@ -21,13 +33,39 @@ fn listed(what: &str) -> usize {
 
 /// The number of CPUs in a list like `0-3,8`.
 fn count(list: &str) -> Option<usize> {
-    let mut total: usize = 0;
-    for range in list.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        total = total.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    ranges(list).map(|ranges| ranges.iter().map(|range| range.end() - range.start() + 1).sum())
+}
+
+/// The ranges of a list like `0-3,8`.
+fn ranges(list: &str) -> Option<Vec<RangeInclusive<usize>>> {
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let range = first.parse().ok()?..=last.parse().ok()?;
+        (range.start() <= range.end() && *range.end() < 1 << 16).then_some(range)
+    };
+    list.split(',').map(range).collect()
+}
+
+/// True if a thread of this process may be kept on `cpu`. The calling thread stays where it
+/// may run.
+pub(super) fn is_reachable(cpu: usize) -> bool {
+    let Ok(before) = sched_getaffinity(None) else { return false };
+    let reached = stay_on(cpu).is_ok();
+    stay_in(&before);
+    reached
+}
+
+/// Keeps the calling thread on a CPU.
+///
+/// # Errors
+/// The CPU is off, or forbidden.
+pub(super) fn stay_on(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-    (1..=1 << 16).contains(&total).then_some(total)
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// The CPUs on which this process may run.

@@ -31,6 +31,10 @@ impl Worker for DeviceWorker {
         self.slot.interruptible()
     }
 
+    fn is_idle(&self) -> bool {
+        self.slot.is_idle()
+    }
+
     fn may_commit(&self) -> bool {
         self.slot.may_commit()
     }

@@ -41,11 +41,12 @@ impl ForgetReader {
     /// # Errors
     /// What ended it.
     pub(super) fn run(&self) -> io::Result<()> {
+        let reader = self.connection.pause.join();
         loop {
             // Sleeps without a timeout while nothing comes, and lets messages gather when one does.
-            if self.connection.device.ready(None)? {
+            if reader.read(|| self.connection.device.ready(None))? {
                 self.serve_pending(&mut self.buffer.lock())?;
-                std::thread::sleep(FORGET_PAUSE);
+                reader.rest(|| std::thread::sleep(FORGET_PAUSE));
             }
         }
     }

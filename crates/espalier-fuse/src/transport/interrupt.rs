@@ -93,6 +93,14 @@ impl InterruptTable {
         self.abandoned_ended();
     }
 
+    /// True if no worker serves a request, one that was interrupted included.
+    pub(super) fn is_idle(&self) -> bool {
+        let workers: Vec<_> = self.workers.lock().iter().filter_map(Weak::upgrade).collect();
+        // In this order: a worker takes back what its reply would have handed out after its slot is
+        // idle, and before it is counted.
+        workers.iter().all(|worker| worker.is_idle()) && self.abandoned.load(Ordering::SeqCst) == 0
+    }
+
     /// Ends [`InterruptTable::run`].
     pub(super) fn stop(&self) {
         *self.stopped.lock() = true;

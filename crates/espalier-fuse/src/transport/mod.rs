@@ -15,6 +15,7 @@
 //! request that it serves. The *load monitor* (`scheduling_class`) watches how many come.
 
 mod affinity;
+mod arena;
 mod buffer;
 mod caller_liveness;
 mod classic;
@@ -28,7 +29,9 @@ mod guarded_handler;
 mod handler;
 mod handshake;
 mod interrupt;
+mod mapping;
 mod pause;
+mod payload;
 mod reply_slot;
 mod ring;
 mod scheduling_class;
@@ -38,7 +41,9 @@ mod worker;
 
 use crate::metrics::Metrics;
 use crate::protocol::{self, Dialect};
-pub use config::{Config, Kind, Terms, ThreadLister};
+pub use config::{
+    Config, HandedConnection, HandedEntry, HandedRings, Kind, RequestMaker, Terms, ThreadLister,
+};
 use connection::Connection;
 pub use device::Device;
 use forget_reader::ForgetReader;
@@ -47,10 +52,11 @@ pub use handler::{Handler, Outcome, Request};
 use pause::PauseGate;
 use scheduling_class::LoadMonitor;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
-use uring::{Rings, UringParts};
+use std::time::{Duration, Instant};
+pub use uring::{Filler, make_requests};
+use uring::{RingSet, Rings, UringParts};
 pub(crate) use worker::serving_threads;
 pub use worker::{is_caller_waiting, may_commit};
 
@@ -98,9 +104,11 @@ impl Prepared {
         let connection =
             Arc::new(Connection::new(self.device, dialect, payload_bytes, handler, metrics, pause));
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
-        let (forgets, monitor) =
+        let (over_rings, monitor) =
             match self.rings.take().filter(|_| granted).map(|rings| rings.start(&connection)) {
-                Some(Ok(UringParts { monitor, forgets })) => (Some(forgets), monitor),
+                Some(Ok(UringParts { monitor, forgets, rings })) => {
+                    (Some(OverRings { forgets, rings }), monitor)
+                }
                 failed if self.config.kind == Some(Kind::Uring) => {
                     let reason = "the kernel does not serve FUSE over io_uring; write Y to \
                               /sys/module/fuse/parameters/enable_uring as root, or use the classic device";
@@ -114,7 +122,7 @@ impl Prepared {
                 }
             };
         watch_callers(&connection)?;
-        Ok(Serving { connection, forgets, monitor })
+        Ok(Serving { connection, over_rings, monitor })
     }
 }
 
@@ -124,38 +132,50 @@ fn watch_callers(connection: &Arc<Connection>) -> io::Result<()> {
     connection.threads.spawn("fuse-callers".into(), move || checked.interrupts.run())
 }
 
-/// Goes on with the connection of `device` over the classic device, where another server did so
-/// until now and agreed on `terms` with the kernel. Nothing is read before [`Serving::resume`].
+/// Goes on with a connection that another server has served until now, over the same transport.
+/// Nothing is served before [`Serving::resume`].
 ///
 /// # Errors
-/// Threads or descriptors that cannot be had.
+/// Threads, descriptors or memory that cannot be had.
 pub fn take_over(
-    device: Device,
-    terms: Terms,
+    handed: HandedConnection<'_>,
     handler: Arc<dyn Handler>,
     metrics: Arc<Metrics>,
     background: Option<ThreadLister>,
 ) -> io::Result<Serving> {
+    let HandedConnection { device, terms: Terms { dialect, payload_bytes }, rings } = handed;
     let (handler, pause) = (GuardedHandler::new(handler), PauseGate::closed());
-    let payload_bytes = terms.payload_bytes;
-    let connection = Arc::new(Connection::new(device, terms.dialect, payload_bytes, handler, metrics, pause));
-    let monitor = classic::start(&connection, background)?;
+    let connection = Arc::new(Connection::new(device, dialect, payload_bytes, handler, metrics, pause));
+    let (over_rings, monitor) = match rings {
+        Some((rings, memory)) => {
+            let rings = Rings::adopt(rings, memory, payload_bytes, background)?;
+            let UringParts { monitor, forgets, rings } = rings.start(&connection)?;
+            (Some(OverRings { forgets, rings }), monitor)
+        }
+        None => (None, classic::start(&connection, background)?),
+    };
     watch_callers(&connection)?;
-    Ok(Serving { connection, forgets: None, monitor })
+    Ok(Serving { connection, over_rings, monitor })
 }
 
 /// A connection that is being served.
 pub struct Serving {
     connection: Arc<Connection>,
     monitor: Arc<LoadMonitor>,
-    /// Of io_uring; `None`: the classic transport serves it.
-    forgets: Option<Arc<ForgetReader>>,
+    /// `None`: the classic transport serves it.
+    over_rings: Option<OverRings>,
+}
+
+/// What a connection over io_uring has beside.
+struct OverRings {
+    forgets: Arc<ForgetReader>,
+    rings: RingSet,
 }
 
 impl Serving {
     /// The transport in use.
     pub fn kind(&self) -> Kind {
-        if self.forgets.is_some() { Kind::Uring } else { Kind::Classic }
+        if self.over_rings.is_some() { Kind::Uring } else { Kind::Classic }
     }
 
     /// What INIT agreed on.
@@ -173,25 +193,49 @@ impl Serving {
         self.connection.device.as_fd()
     }
 
-    /// Has all threads pause: when this returns no request is being served, and none is read until
-    /// [`Serving::resume`].
+    /// Has all threads pause: when this returns no request is being served, and none is until
+    /// [`Serving::resume`]. Over io_uring that takes requests of `filler`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] with io_uring, where the kernel gives requests out unasked;
-    /// [`io::ErrorKind::TimedOut`] if requests take longer than `limit`, and then nothing pauses.
-    pub fn pause(&self, limit: Duration) -> io::Result<()> {
-        if self.forgets.is_some() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring cannot pause"));
+    /// [`io::ErrorKind::TimedOut`] if requests take longer than `limit`;
+    /// [`io::ErrorKind::Unsupported`] with io_uring if it cannot be. Nothing pauses then.
+    pub fn pause(&self, limit: Duration, filler: Option<Filler>) -> io::Result<()> {
+        let deadline = Instant::now() + limit;
+        if !self.connection.pause.close(limit) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long"));
         }
-        match self.connection.pause.close(limit) {
-            true => Ok(()),
-            false => Err(io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long")),
-        }
+        let Some(OverRings { rings, .. }) = &self.over_rings else { return Ok(()) };
+        let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "nothing fills the rings");
+        let closed = filler.ok_or_else(unsupported).and_then(|filler| {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            rings.close(filler, &self.connection.interrupts, rest)
+        });
+        closed.inspect_err(|_| self.connection.pause.open())
     }
 
     /// The threads go on.
     pub fn resume(&self) {
+        if let Some(OverRings { rings, .. }) = &self.over_rings {
+            rings.open();
+        }
         self.connection.pause.open();
+    }
+
+    /// The rings, for another server; `None` with the classic transport. Only while all pauses.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn hand_over_rings(&self) -> io::Result<Option<HandedRings>> {
+        self.over_rings.as_ref().map(|over| over.rings.hand_over()).transpose()
+    }
+
+    /// The memory of the rings, for another server, and what is at its end when the last request of
+    /// the filler is answered; `None` with the classic transport. Only while all pauses.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn ring_descriptors(&self) -> io::Result<Option<[OwnedFd; 2]>> {
+        self.over_rings.as_ref().map(|over| over.rings.descriptors()).transpose()
     }
 
     /// Another descriptor of the same connection, for notifications.
@@ -211,7 +255,7 @@ impl Serving {
     /// within a request, but with no lock held that a FORGET needs. Where FORGETs do not gather it
     /// does nothing.
     pub fn forget_drain(&self) -> impl Fn() + Send + Sync + 'static {
-        let reader = self.forgets.as_ref().map(Arc::downgrade);
+        let reader = self.over_rings.as_ref().map(|over| Arc::downgrade(&over.forgets));
         move || {
             if let Some(reader) = reader.as_ref().and_then(|reader| reader.upgrade()) {
                 reader.drain();

@@ -78,6 +78,11 @@ impl<R> ReplySlot<R> {
         }
     }
 
+    /// True if no request is served.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(*self.0.lock(), SlotState::Idle)
+    }
+
     /// The worker is about to change something for its request: false if the request was answered
     /// already. Otherwise no other thread answers it any more, if the kernel must have the true
     /// answer.
@@ -127,11 +132,14 @@ mod tests {
         let slot = ReplySlot::idle();
         assert_eq!(slot.finish(), None);
         slot.begin(REQUEST, "answer");
+        assert!(!slot.is_idle());
         assert_eq!(slot.take(8, |_| Ok(())).unwrap(), None, "of another request");
         assert!(slot.take(7, |_| Err::<(), _>(io::ErrorKind::OutOfMemory.into())).is_err());
         assert_eq!(slot.interruptible(), Some(REQUEST), "what could not be prepared is not taken");
         assert_eq!(slot.take(7, |_| Ok(1)).unwrap(), Some(("answer", 1)));
+        assert!(!slot.is_idle(), "it is served, though answered");
         assert_eq!(slot.finish(), None, "it is answered");
+        assert!(slot.is_idle());
         slot.begin(REQUEST, "answer");
         assert_eq!(slot.finish(), Some("answer"));
         assert_eq!(slot.take(7, |_| Ok(())).unwrap(), None, "it is answered");

@@ -20,25 +20,36 @@
 //! is hot its threads are in the class that leaves clients where they are (see
 //! [`scheduling_class`](super::scheduling_class)).
 //!
+//! For a handover each entry is given a request whose answer is [held](hold); another process that
+//! has the [buffers](super::arena) at the same addresses commits it and has the entry
+//! ([`Rings::adopt`]).
+//!
 //! FORGET and INTERRUPT still come over the device ([`forget_reader`](super::forget_reader)).
 
 mod entry;
+mod filler;
+mod hold;
 mod queue;
+mod ring_set;
+mod serve;
 
-use super::config::Config;
+use super::arena::Arena;
+use super::config::{Config, HandedRings, ThreadLister};
 use super::connection::Connection;
 use super::cpu::{self, CpuPlacement};
 use super::device;
 use super::forget_reader::ForgetReader;
-use super::handler::Outcome;
-use super::reply_slot::{InFlight, ReplySlot};
+use super::handshake;
 use super::ring::Ring;
 use super::scheduling_class::{LoadMonitor, MonitoredQueue};
-use super::worker::{CurrentWorker, Worker};
-use crate::metrics::Recorder;
 use entry::{Entry, KernelSide};
+pub use filler::{Filler, make_requests};
+use hold::Hold;
 use queue::Queue;
+pub(super) use ring_set::RingSet;
+use serve::{Start, serve};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -55,26 +66,37 @@ const GATHERED_THREADS_PER_CPU: usize = 3;
 const MAX_GATHERED_THREADS: usize = 16;
 
 /// What a connection over io_uring has beside its serving threads.
-#[derive(Clone)]
 pub(super) struct UringParts {
     pub(super) monitor: Arc<LoadMonitor>,
     pub(super) forgets: Arc<ForgetReader>,
+    pub(super) rings: RingSet,
 }
 
 /// Threads with a ring each, waiting for the connection to be ready.
 pub(super) struct Rings {
-    queues: Vec<Arc<Queue>>,
+    set: RingSet,
     monitor: Arc<LoadMonitor>,
     threads: Vec<PreparedThread>,
 }
 
 /// A thread that has its ring, and waits until the connection is ready.
 struct PreparedThread {
-    /// Tells it to register its entry.
+    /// Tells it to begin.
     start: SyncSender<Arc<Connection>>,
-    /// Whether it could.
+    /// Whether its entry is registered, or about to be this process's.
     registered: Receiver<io::Result<()>>,
     thread: std::thread::JoinHandle<()>,
+}
+
+/// How an entry comes to its thread.
+#[derive(Debug, Clone, Copy)]
+enum Origin {
+    /// It registers the entry, whose memory is made one piece first.
+    New { gathered: bool },
+    /// It registers the entry when the connection is this process's.
+    Later,
+    /// The entry holds an answer of another process.
+    Answered,
 }
 
 impl Rings {
@@ -90,23 +112,58 @@ impl Rings {
         } else {
             THREADS_PER_CPU_ON_LARGE
         });
-        let monitor = Arc::new(LoadMonitor::new(config.background));
-        let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &monitor))).collect();
         let online = cpu::allowed();
         let gathered = GATHERED_THREADS_PER_CPU.min(MAX_GATHERED_THREADS / online.len().max(1));
-        let mut prepared = Vec::new();
-        for queue in &queues {
-            // A queue of a CPU that is not in use needs a thread all the same: requests wait until
-            // all queues have one.
-            let threads = if online.contains(&queue.cpu) { each.max(1) } else { 1 };
-            for number in (0..threads).rev() {
-                prepared.push(PreparedThread::spawn(queue, number < gathered && threads > 1)?);
-            }
-        }
-        Ok(Self { queues, monitor, threads: prepared })
+        let entries: Vec<_> = (0..count)
+            .flat_map(|cpu| {
+                // A queue of a CPU that is not in use needs a thread all the same: requests wait
+                // until all queues have one.
+                let threads = if online.contains(&cpu) { each.max(1) } else { 1 };
+                let gathered = move |number| number < gathered && threads > 1;
+                (0..threads).rev().map(move |number| (cpu, Origin::New { gathered: gathered(number) }))
+            })
+            .collect();
+        let arena = Arena::new(entries.len(), handshake::payload_bytes(&config.init_parameters))?;
+        Self::of(arena, &entries, Hold::default(), config.background)
     }
 
-    /// Registers everything and starts to serve.
+    /// Makes threads and rings that go on with those of another process, in whose `memory` the
+    /// answers lie. They wait until the connection is opened.
+    ///
+    /// # Errors
+    /// The memory cannot lie where it has to, or the system has no rings for us.
+    pub(super) fn adopt(
+        handed: &HandedRings,
+        memory: OwnedFd,
+        payload_bytes: usize,
+        background: Option<ThreadLister>,
+    ) -> io::Result<Self> {
+        let arena = Arena::adopt(memory, handed.base, handed.entries.len(), payload_bytes)?;
+        let origin = |held: Option<u64>| held.map_or(Origin::Later, |_| Origin::Answered);
+        let entries: Vec<_> =
+            handed.entries.iter().map(|entry| (entry.cpu, origin(entry.commit_id))).collect();
+        Self::of(arena, &entries, Hold::closed(), background)
+    }
+
+    fn of(
+        arena: Arc<Arena>,
+        entries: &[(usize, Origin)],
+        hold: Hold,
+        background: Option<ThreadLister>,
+    ) -> io::Result<Self> {
+        let (monitor, hold) = (Arc::new(LoadMonitor::new(background)), Arc::new(hold));
+        let count = entries.iter().map(|(cpu, _)| cpu + 1).max().unwrap_or(0);
+        let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &monitor, &hold))).collect();
+        let mut threads = Vec::new();
+        for (slot, (cpu, origin)) in entries.iter().enumerate() {
+            threads.push(PreparedThread::spawn(&queues[*cpu], &arena, slot, *origin)?);
+        }
+        let cpus = entries.iter().map(|(cpu, _)| *cpu).collect();
+        Ok(Self { set: RingSet::new(arena, hold, queues, cpus), monitor, threads })
+    }
+
+    /// Registers everything and starts to serve; what another process has registered is served when
+    /// the hold is opened.
     ///
     /// # Errors
     /// A queue that no thread could register for, or no memory or thread for what else is needed.
@@ -121,17 +178,23 @@ impl Rings {
             result = result.and(registered);
             connection.threads.add(thread.thread);
         }
-        // With every queue served at least once the connection lives, even if some thread failed.
-        if self.queues.iter().any(|queue| queue.registered() == 0) {
-            return result.and_then(|()| Err(io::ErrorKind::Other.into()));
+        // With every queue served at least once the connection lives, even if some thread failed;
+        // but an answer that nothing sends is waited for.
+        let adopted = connection.pause.is_closed();
+        if adopted || self.set.queues().iter().any(|queue| queue.registered() == 0) {
+            result.and_then(|()| if adopted { Ok(()) } else { Err(io::ErrorKind::Other.into()) })?;
         }
-        let (monitor, queues) = (Arc::clone(&self.monitor), self.queues);
+        let (monitor, queues) = (Arc::clone(&self.monitor), self.set.queues().to_vec());
         connection.threads.spawn("fuse-monitor".into(), move || {
             let queues: Vec<_> = queues.iter().map(|queue| &**queue as &dyn MonitoredQueue).collect();
             monitor.run(&queues);
         })?;
-        let parts = UringParts { monitor: self.monitor, forgets: Arc::new(ForgetReader::new(connection)?) };
-        let UringParts { monitor, forgets } = parts.clone();
+        let parts = UringParts {
+            monitor: self.monitor,
+            forgets: Arc::new(ForgetReader::new(connection)?),
+            rings: self.set,
+        };
+        let (monitor, forgets) = (Arc::clone(&parts.monitor), Arc::clone(&parts.forgets));
         let reading = Arc::clone(connection);
         connection.threads.spawn("fuse-device".into(), move || {
             let _background = monitor.join_background();
@@ -148,137 +211,47 @@ impl Rings {
 }
 
 impl PreparedThread {
-    /// Starts a thread for `queue`, and returns when it has its ring.
-    fn spawn(queue: &Arc<Queue>, gathered: bool) -> io::Result<Self> {
+    /// Starts a thread for entry `slot`, one of `queue`, and returns when it has its ring.
+    fn spawn(queue: &Arc<Queue>, arena: &Arc<Arena>, slot: usize, origin: Origin) -> io::Result<Self> {
         let (start, started) = sync_channel::<Arc<Connection>>(1);
         let (ready, made) = sync_channel(1);
         let (report, registered) = sync_channel(1);
-        let queue = Arc::clone(queue);
+        let (queue, arena) = (Arc::clone(queue), Arc::clone(arena));
         let thread = std::thread::Builder::new().name(format!("fuse-{}", queue.cpu)).spawn(move || {
             let placement = CpuPlacement::on(queue.cpu);
-            let ring = match Ring::new() {
-                Ok(ring) => ring,
+            let made = Ring::new().and_then(|ring| Ok((ring, KernelSide::new(&arena, slot)?)));
+            drop(arena);
+            let (ring, (side, view)) = match made {
+                Ok(made) => made,
                 Err(error) => return drop(ready.send(Err(error))),
             };
             let _ = ready.send(Ok(()));
             // The channel is closed if another ring could not be had.
             let Ok(connection) = started.recv() else { return };
-            match Entry::register(&connection, &queue, ring, gathered) {
-                Ok(entry) => {
-                    queue.add_registered();
-                    let _ = report.send(Ok(()));
-                    serve(&connection, entry, placement);
-                }
-                Err(error) => drop(report.send(Err(error))),
+            let mut entry = Entry::new(ring, side, view, &queue);
+            let begun = entry.attach(&connection).and_then(|()| match origin {
+                Origin::New { gathered } => entry.register(gathered),
+                Origin::Later | Origin::Answered => Ok(()),
+            });
+            if let Err(error) = begun {
+                return drop(report.send(Err(error)));
             }
+            queue.add_registered();
+            let _ = report.send(Ok(()));
+            let start = match origin {
+                Origin::Answered => Start::Answered,
+                Origin::New { .. } => Start::Registered,
+                Origin::Later => {
+                    queue.hold.wait_while_closed();
+                    if let Err(error) = entry.register(false) {
+                        return tracing::error!(cpu = queue.cpu, %error, "a thread cannot serve the mount");
+                    }
+                    Start::Registered
+                }
+            };
+            serve(&connection, entry, placement, start);
         })?;
         made.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Self { start, registered, thread })
-    }
-}
-
-/// Serves what `entry` is given until the end, or until another thread has the entry.
-fn serve(connection: &Arc<Connection>, mut entry: Entry, mut placement: CpuPlacement) {
-    let queue = entry.queue();
-    let worker = Arc::new(UringWorker {
-        connection: Arc::clone(connection),
-        queue: Arc::clone(&queue),
-        slot: ReplySlot::idle(),
-    });
-    connection.interrupts.register(&worker);
-    let _current = CurrentWorker::enter(&worker);
-    let member = queue.activity.join();
-    let recorder = Recorder::new(&connection.metrics);
-    loop {
-        let wait = recorder.wait();
-        match entry.wait() {
-            Ok(()) => {}
-            Err(error) => {
-                if !device::is_end(&error) {
-                    tracing::error!(cpu = queue.cpu, %error, "a thread can no longer serve the mount");
-                }
-                return;
-            }
-        }
-        let arrival = wait.arrived();
-        if member.count_request(entry.client()) {
-            queue.monitor.wake();
-        }
-        let served = entry.serve(connection, &worker.slot, &recorder, arrival);
-        let Some((unique, outcome)) = served else { return };
-        if let Outcome::Reply(bytes) = outcome {
-            placement.replied(bytes);
-        }
-        if let Err(error) = entry.commit(unique, outcome) {
-            return tracing::error!(cpu = queue.cpu, %error, "a reply could not be sent");
-        }
-    }
-}
-
-/// The worker of a queue: the request that its thread serves.
-struct UringWorker {
-    connection: Arc<Connection>,
-    queue: Arc<Queue>,
-    slot: ReplySlot<KernelSide>,
-}
-
-impl Worker for UringWorker {
-    fn interruptible(&self) -> Option<InFlight> {
-        self.slot.interruptible()
-    }
-
-    fn may_commit(&self) -> bool {
-        self.slot.may_commit()
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.slot.is_unanswered()
-    }
-
-    fn threads(&self) -> usize {
-        self.queue.registered()
-    }
-
-    fn interrupt(self: Arc<Self>, request: InFlight) -> io::Result<()> {
-        let connection = Arc::clone(&self.connection);
-        // A ring belongs to the thread that made it: there must be one before anything is taken.
-        let spawned = connection.threads.spawn(format!("fuse-{}", self.queue.cpu), {
-            let connection = Arc::clone(&connection);
-            move || {
-                let placement = CpuPlacement::on(self.queue.cpu);
-                let entry = self.take_over(request);
-                drop(self);
-                match entry {
-                    Ok(Some(entry)) => serve(&connection, entry, placement),
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::warn!(%error, "a program that was killed has to wait for a while");
-                        connection.interrupts.interrupt_failed(request.unique);
-                    }
-                }
-            }
-        });
-        spawned.inspect_err(|_| connection.interrupts.abandoned_ended())
-    }
-}
-
-impl UringWorker {
-    /// Takes the entry from the thread that serves a request, and answers the request with an
-    /// error. `None`: the request is served or committed already, or the answer could not be sent.
-    /// Fails if nothing has happened.
-    fn take_over(&self, request: InFlight) -> io::Result<Option<Entry>> {
-        let ring = Ring::new()?;
-        ring.register(self.connection.device.raw())?;
-        let taken = self.slot.take(request.unique, KernelSide::renew_payload)?;
-        let Some((side, view)) = taken else {
-            self.connection.interrupts.abandoned_ended();
-            return Ok(None);
-        };
-        let mut entry = Entry::new(ring, side, view, &self.queue);
-        if let Err(error) = entry.commit(request.unique, Outcome::Error(request.interrupt_errno)) {
-            tracing::error!(%error, "a program that was killed cannot be answered");
-            return Ok(None);
-        }
-        Ok(Some(entry))
     }
 }

@@ -11,6 +11,9 @@ pub(super) trait Worker: Send + Sync {
     /// The request that is served now, if other threads may answer it.
     fn interruptible(&self) -> Option<InFlight>;
 
+    /// As [`ReplySlot::is_idle`](super::reply_slot::ReplySlot::is_idle).
+    fn is_idle(&self) -> bool;
+
     /// As [`ReplySlot::may_commit`](super::reply_slot::ReplySlot::may_commit).
     fn may_commit(&self) -> bool;
 

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Descriptors of a message, at most.
-const MAX_DESCRIPTORS: usize = 4;
+const MAX_DESCRIPTORS: usize = 6;
 /// Bytes of a message beside those in front, at most.
 const MAX_BYTES: usize = 1 << 20;
 

@@ -12,8 +12,7 @@ use super::clients::Clients;
 use crate::backing::Backing;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::Store;
-use espalier_fuse::Mount;
-use espalier_fuse::transport::Kind as Transport;
+use espalier_fuse::{Mount, PausedMount};
 use espalier_storage::GatedDevice;
 use espalier_sync::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -30,7 +29,7 @@ use std::time::{Duration, Instant};
 pub(super) const REPLACE: &str = "replace.";
 
 /// The version of all that is handed over. With every change of what the bytes mean it counts up.
-pub(super) const STATE_VERSION: u64 = 2;
+pub(super) const STATE_VERSION: u64 = 3;
 
 /// How long the other server may take for its first answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -108,14 +107,6 @@ impl Giver {
 
     /// Why the mount cannot be handed over at all.
     fn refusal(&self) -> Option<String> {
-        let mount = self.mount()?;
-        if mount.transport() == Transport::Uring {
-            return Some(
-                "it is served over io_uring, whose requests only the process that registered for them gets; \
-                 unmount and mount it, or mount it with -o transport=classic next time"
-                    .into(),
-            );
-        }
         let Backing::File(_) = self.backing else {
             return Some(
                 "it lies in an object store, whose lease cannot be handed over; unmount and mount it".into(),
@@ -125,7 +116,8 @@ impl Giver {
     }
 
     fn give(&self, name: &str) -> Result<()> {
-        let Some(_giving) = self.giving.try_lock() else { bail!("it is being handed over already") };
+        // An attempt that has failed serves again a moment before it has ended.
+        let _giving = self.giving.lock();
         let ended = || anyhow::anyhow!("it has ended");
         let (_, clients) = self.mount.get().with_context(ended)?;
         let mount = self.mount().with_context(ended)?;
@@ -163,7 +155,7 @@ impl Giver {
         // The other server may not write, and so not end a checkpoint that is half written.
         let still = store.pause_checkpoints(PAUSE_LIMIT).context("a checkpoint takes long")?;
         self.gate.close();
-        let given = self.give_paused(channel, paused.descriptor(), &handover.encode());
+        let given = self.give_paused(channel, &paused, &handover.encode());
         if let Err(error) = &given {
             // Before anything is served again: if this one died afterwards without a word, the
             // other one would go on with an old state.
@@ -177,19 +169,16 @@ impl Giver {
         Ok(begun.elapsed())
     }
 
-    fn give_paused(
-        &self,
-        channel: &mut Channel,
-        connection: std::os::fd::BorrowedFd<'_>,
-        state: &[u8],
-    ) -> Result<()> {
+    fn give_paused(&self, channel: &mut Channel, paused: &PausedMount<'_>, state: &[u8]) -> Result<()> {
         let Backing::File(device) = &self.backing else { bail!("it lies in an object store") };
-        let memory = sealed(state)?;
+        let (memory, rings) = (sealed(state)?, paused.ring_descriptors()?);
         let described = json!({
             "bytes": state.len(),
             "checksum": format!("{:016x}", xxhash_rust::xxh3::xxh3_64(state)),
+            "rings": rings.is_some(),
         });
-        let mut descriptors = vec![connection, device.as_fd(), memory.as_fd()];
+        let mut descriptors = vec![paused.descriptor(), device.as_fd(), memory.as_fd()];
+        descriptors.extend(rings.iter().flatten().map(|descriptor| descriptor.as_fd()));
         descriptors.extend(self.listener.as_ref().map(|listener| listener.as_fd()));
         channel.send(Kind::State, described.to_string().as_bytes(), &descriptors)?;
         channel.expect(Kind::Ready, Some(READY_LIMIT)).context("the other server")?;

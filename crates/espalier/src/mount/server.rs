@@ -12,7 +12,7 @@ use super::give::Giver;
 use super::opening::open_file_system;
 use super::plan::Plan;
 use super::take::{self, Taking};
-use super::{existing, follower, io_uring};
+use super::{existing, fill, follower, io_uring};
 use crate::backing::Backing;
 use crate::image;
 use crate::info::{self, ShownStore};
@@ -110,8 +110,10 @@ fn prepare<'a>(plan: &'a Plan, taking: &mut Taking) -> Result<(Server<'a>, Mount
     };
     let handover = &taking.handover;
     let server = Server::assemble(plan, device, gate, endpoint.as_ref(), Some(&handover.file_system))?;
-    let (fs, connection) = (Arc::clone(&server.fs), taking.connection.try_clone()?);
-    let mount = Mount::take_over(fs, &plan.dir, connection, &handover.mount, &server.options)?;
+    let fs = Arc::clone(&server.fs);
+    let rings = taking.rings.as_ref().map(|(memory, _)| memory.try_clone()).transpose()?;
+    let descriptors = (taking.connection.try_clone()?, rings);
+    let mount = Mount::take_over(fs, &plan.dir, descriptors, &handover.mount, &server.options)?;
     Ok((server, mount, endpoint))
 }
 
@@ -169,6 +171,7 @@ impl<'a> Server<'a> {
         options.source.clone_from(&plan.source);
         options.block_device = backing.is_block_device();
         options.forgets = Some(forgets);
+        options.request_maker = Some(fill::process);
         let metrics: Arc<Metrics> = Arc::default();
         options.metrics = Some(Arc::clone(&metrics));
         let watch = Watch::new((&plan.source, &plan.dir), &metrics, &store, &fs, (&metered, &backing));

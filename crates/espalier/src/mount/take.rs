@@ -30,6 +30,8 @@ const MAX_ANSWER_BYTES: usize = 4096;
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// How long a server whose end of the channel is closed may take to be gone.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
+/// How long requests that were made for the handover may take to be answered.
+const IN_USE_LIMIT: Duration = Duration::from_secs(5);
 /// How long it may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -57,6 +59,9 @@ pub(super) struct Taking {
     pub(super) handover: Handover,
     /// The connection to the kernel.
     pub(super) connection: OwnedFd,
+    /// The memory of the rings, and what is at its end when the mount is not in use by the handover
+    /// any more.
+    pub(super) rings: Option<(OwnedFd, OwnedFd)>,
     /// The image.
     pub(super) image: OwnedFd,
     /// Where metrics are to be had.
@@ -116,9 +121,11 @@ impl Taking {
         let mut descriptors = state.descriptors.into_iter();
         let mut next = || descriptors.next().context("a descriptor is missing");
         let (connection, image, memory) = (next()?, next()?, next()?);
+        let rings = if described["rings"] == true { Some((next()?, next()?)) } else { None };
         let bytes = read_state(memory, &described)?;
         let handover = Handover::decode(&bytes).context("what was handed over cannot be understood")?;
-        Ok(Self { channel, other, handover, connection, image, listener: descriptors.next(), begun })
+        let listener = descriptors.next();
+        Ok(Self { channel, other, handover, connection, rings, image, listener, begun })
     }
 
     /// Everything is ready: takes the mount. When this returns it is this server's, and `gate` is
@@ -141,7 +148,7 @@ impl Taking {
             tracing::warn!("the other server has died while it handed its mount over; this one goes on");
         }
         gate.open();
-        Ok(Taken { begun: self.begun })
+        Ok(Taken { begun: self.begun, in_use: self.rings.take().map(|(_, in_use)| in_use) })
     }
 
     /// Why this server cannot go on, for the log of the other one.
@@ -154,12 +161,20 @@ impl Taking {
 /// A mount that was taken.
 pub(super) struct Taken {
     begun: Instant,
+    /// At its end when the mount is not in use by the handover any more.
+    in_use: Option<OwnedFd>,
 }
 
 impl Taken {
-    /// Says what has happened.
+    /// Says what has happened. The mount is served already, and can be unmounted afterwards.
     pub(super) fn say(&self, plan: &Plan) {
-        let (took, dir) = (self.begun.elapsed(), plan.dir.display());
+        let took = self.begun.elapsed();
+        if let Some(in_use) = &self.in_use
+            && !is_readable(in_use, IN_USE_LIMIT).unwrap_or(true)
+        {
+            tracing::warn!("a process that made requests for the handover has not ended");
+        }
+        let dir = plan.dir.display();
         let (version, process) = (env!("CARGO_PKG_VERSION"), std::process::id());
         say!(
             "{dir} is served by version {version}, process {process}; taken over in {} ms",

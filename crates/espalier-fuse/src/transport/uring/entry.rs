@@ -3,15 +3,19 @@
 //! Its buffers: 288 bytes of headers (128 for the header of request or reply, 128 for the fixed
 //! argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards each
 //! command commits a reply and fetches the next request. Either is answered by a completion when a
-//! request is there, or when the connection has ended.
+//! request is there, or when the connection has ended. The kernel knows an entry by its buffers: a
+//! process that has them at the same addresses may commit what lies there, and the entry is its own
+//! from then on.
 
+use super::hold::HeldAnswer;
 use super::queue::Queue;
 use crate::metrics::{Arrival, Recorder};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
-use crate::transport::buffer::{Buffer, PayloadView, PayloadWindow};
+use crate::transport::arena::{Arena, Headers};
 use crate::transport::connection::Connection;
 use crate::transport::cpu::BULK_REPLY_BYTES;
 use crate::transport::handler::{Outcome, Request};
+use crate::transport::payload::{PayloadView, PayloadWindow};
 use crate::transport::reply_slot::ReplySlot;
 use crate::transport::ring::Ring;
 use io_uring::{opcode, squeue, types};
@@ -34,8 +38,12 @@ const HEADERS_BYTES: usize = 288;
 /// Between a command and its completion the kernel owns both; they are touched only after a
 /// completion and before the next command, by the owner of this.
 pub(super) struct KernelSide {
-    headers: Buffer,
+    /// Which entry it is.
+    slot: usize,
+    headers: Headers,
     payload: PayloadWindow,
+    /// Behind the window lies other memory than at first.
+    renewed: bool,
 }
 
 /// An entry of a queue, and the ring that only its thread uses. The fields drop in order: the ring
@@ -54,9 +62,24 @@ pub(super) struct Entry {
 }
 
 impl KernelSide {
+    /// That of entry `slot`, for which this is called once, and the memory of the payload.
+    pub(super) fn new(arena: &Arc<Arena>, slot: usize) -> io::Result<(Self, PayloadView)> {
+        let (payload, view) = PayloadWindow::new(arena, slot)?;
+        Ok((Self { slot, headers: Headers::new(arena, slot), payload, renewed: false }, view))
+    }
+
     /// Puts fresh memory behind the payload, and returns it.
     pub(super) fn renew_payload(&mut self) -> io::Result<PayloadView> {
-        self.payload.renew()
+        let view = self.payload.renew()?;
+        self.renewed = true;
+        Ok(view)
+    }
+
+    /// By which the kernel knows the request that is here.
+    fn commit_id(&mut self) -> u64 {
+        let mut id = [0; 8];
+        id.copy_from_slice(&self.headers.bytes()[COMMIT_ID_OFFSET..COMMIT_ID_OFFSET + 8]);
+        u64::from_ne_bytes(id)
     }
 }
 
@@ -70,26 +93,23 @@ impl Entry {
         Arc::clone(&self.queue)
     }
 
-    /// Registers an entry of `queue`.
-    pub(super) fn register(
-        connection: &Connection,
-        queue: &Arc<Queue>,
-        ring: Ring,
-        gathered: bool,
-    ) -> io::Result<Self> {
-        ring.register(connection.device.raw())?;
-        let headers = Buffer::new(HEADERS_BYTES)?;
-        let (payload, view) = PayloadWindow::new(connection.payload_bytes)?;
+    /// Its commands are for the connection from now on.
+    pub(super) fn attach(&self, connection: &Connection) -> io::Result<()> {
+        self.ring.register(connection.device.raw())
+    }
+
+    /// Registers it.
+    pub(super) fn register(&mut self, gathered: bool) -> io::Result<()> {
+        if gathered {
+            self.gather();
+        }
+        let side = self.side();
         // The kernel reads these while the command is submitted; afterwards it knows them.
         let vectors = [
-            libc::iovec { iov_base: headers.address().cast(), iov_len: HEADERS_BYTES },
-            libc::iovec { iov_base: payload.address().cast(), iov_len: payload.len() },
+            libc::iovec { iov_base: side.headers.address().cast(), iov_len: HEADERS_BYTES },
+            libc::iovec { iov_base: side.payload.address().cast(), iov_len: side.payload.len() },
         ];
-        let mut entry = Self::new(ring, KernelSide { headers, payload }, view, queue);
-        if gathered {
-            entry.gather();
-        }
-        let mut command = entry.command(COMMAND_REGISTER, 0)?;
+        let mut command = self.command(COMMAND_REGISTER, 0)?;
         // The binding has no way to set these fields of the kernel's `io_uring_sqe`.
         const ADDRESS_OFFSET: usize = 16;
         const LENGTH_OFFSET: usize = 24;
@@ -101,18 +121,18 @@ impl Entry {
             start.add(ADDRESS_OFFSET).cast::<u64>().write_unaligned(vectors.as_ptr() as u64);
             start.add(LENGTH_OFFSET).cast::<u32>().write_unaligned(vectors.len() as u32);
         }
-        entry.push(&command)?;
-        entry.ring.enter(false)?;
-        if entry.ring.queued() > 0 {
+        self.push(&command)?;
+        self.ring.enter(false)?;
+        if self.ring.queued() > 0 {
             // The vectors will be gone when it is submitted.
             return Err(io::ErrorKind::Interrupted.into());
         }
         // A refusal is there at once; so may be a request.
-        match entry.ring.completion() {
+        match self.ring.completion() {
             Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
             early => {
-                entry.early = early;
-                Ok(entry)
+                self.early = early;
+                Ok(())
             }
         }
     }
@@ -202,8 +222,8 @@ impl Entry {
         }
     }
 
-    /// Queues the reply to request `unique`; the next [`Entry::wait`] submits it.
-    pub(super) fn commit(&mut self, unique: u64, outcome: Outcome) -> io::Result<()> {
+    /// Puts the reply to request `unique` where the kernel takes it from.
+    pub(super) fn answer(&mut self, unique: u64, outcome: Outcome) {
         let side = self.side();
         let (body, errno) = match outcome {
             Outcome::Reply(body) => (body.min(side.payload.len()), 0),
@@ -212,13 +232,27 @@ impl Entry {
             Outcome::Silent => (0, 0),
         };
         let headers = side.headers.bytes();
-        let mut commit = [0; 8];
-        commit.copy_from_slice(&headers[COMMIT_ID_OFFSET..COMMIT_ID_OFFSET + 8]);
         headers[..REPLY_HEADER_BYTES].copy_from_slice(&reply::header(body, errno, unique));
         headers[ENTRY_OFFSET..ENTRY_OFFSET + 8].fill(0);
         headers[PAYLOAD_LENGTH_OFFSET..PAYLOAD_LENGTH_OFFSET + 4]
             .copy_from_slice(&(body as u32).to_ne_bytes());
-        let command = self.command(COMMAND_COMMIT_AND_FETCH, u64::from_ne_bytes(commit))?;
+    }
+
+    /// The answer that was put there, for another process to commit.
+    pub(super) fn held(&mut self) -> HeldAnswer {
+        let cpu = self.queue.cpu;
+        let side = self.side();
+        let (slot, commit_id, renewed) = (side.slot, side.commit_id(), side.renewed);
+        let at = PAYLOAD_LENGTH_OFFSET;
+        let length = side.headers.bytes()[at..at + 4].try_into().map_or(0, u32::from_ne_bytes) as usize;
+        let payload = renewed.then(|| self.view.bytes()[..length].to_vec());
+        HeldAnswer { slot, cpu, commit_id, payload }
+    }
+
+    /// Queues the commit of the answer; the next [`Entry::wait`] submits it.
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        let commit_id = self.side().commit_id();
+        let command = self.command(COMMAND_COMMIT_AND_FETCH, commit_id)?;
         self.push(&command)
     }
 }

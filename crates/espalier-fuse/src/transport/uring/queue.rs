@@ -1,5 +1,6 @@
 //! A queue of io_uring: the requests of one CPU, and the threads that serve them.
 
+use super::hold::Hold;
 use crate::transport::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +12,15 @@ pub(super) struct Queue {
     registered: AtomicUsize,
     pub(super) activity: QueueActivity,
     pub(super) monitor: Arc<LoadMonitor>,
+    /// Of all queues.
+    pub(super) hold: Arc<Hold>,
 }
 
 impl Queue {
     /// The queue of `cpu`, without threads.
-    pub(super) fn new(cpu: usize, monitor: &Arc<LoadMonitor>) -> Self {
-        let monitor = Arc::clone(monitor);
-        Self { cpu, registered: AtomicUsize::new(0), activity: QueueActivity::default(), monitor }
+    pub(super) fn new(cpu: usize, monitor: &Arc<LoadMonitor>, hold: &Arc<Hold>) -> Self {
+        let (monitor, hold) = (Arc::clone(monitor), Arc::clone(hold));
+        Self { cpu, registered: AtomicUsize::new(0), activity: QueueActivity::default(), monitor, hold }
     }
 
     /// A thread has registered its entry.

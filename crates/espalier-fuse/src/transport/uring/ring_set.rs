@@ -1,0 +1,120 @@
+//! All rings of a connection: has their answers held, and says what another server needs to go on.
+
+use super::filler::Filler;
+use super::hold::{HeldAnswer, Hold};
+use super::queue::Queue;
+use crate::transport::arena::Arena;
+use crate::transport::config::{HandedEntry, HandedRings};
+use crate::transport::cpu;
+use crate::transport::interrupt::InterruptTable;
+use espalier_sync::Mutex;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// All rings of a connection.
+pub(in crate::transport) struct RingSet {
+    arena: Arc<Arena>,
+    hold: Arc<Hold>,
+    queues: Vec<Arc<Queue>>,
+    /// The queue of each entry.
+    cpus: Vec<usize>,
+    /// Whose requests are held.
+    filler: Mutex<Option<Filler>>,
+}
+
+impl RingSet {
+    pub(super) fn new(arena: Arc<Arena>, hold: Arc<Hold>, queues: Vec<Arc<Queue>>, cpus: Vec<usize>) -> Self {
+        Self { arena, hold, queues, cpus, filler: Mutex::new(None) }
+    }
+
+    pub(super) fn queues(&self) -> &[Arc<Queue>] {
+        &self.queues
+    }
+
+    /// Has every entry hold an answer, with requests of `filler`: when this returns no request is
+    /// served, and none can come. Queues of CPUs that are off get no requests.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if that takes longer than `limit`, and others; nothing is held
+    /// then.
+    pub(in crate::transport) fn close(
+        &self,
+        mut filler: Filler,
+        interrupts: &InterruptTable,
+        limit: Duration,
+    ) -> io::Result<()> {
+        let deadline = Instant::now() + limit;
+        let online = cpu::online_set()?;
+        if let Some(cpu) = online.iter().find(|cpu| !cpu::is_reachable(**cpu)) {
+            let message = format!("requests may wait on CPU {cpu}, which this server may not use");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        self.hold.begin();
+        let closed = self.fill(&mut filler, &online).and_then(|()| {
+            // It ends when its requests are answered, so it is kept until then.
+            *self.filler.lock() = Some(filler);
+            let is_all = |held: &[HeldAnswer]| {
+                let is_full = |queue: &Arc<Queue>| {
+                    !online.contains(&queue.cpu) || count(held, queue.cpu) >= queue.registered()
+                };
+                self.queues.iter().all(is_full) && interrupts.is_idle()
+            };
+            let is_closed = self.hold.close(deadline, is_all) && cpu::online_set()? == online;
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long");
+            is_closed.then_some(()).ok_or_else(late)
+        });
+        closed.inspect_err(|_| self.open())
+    }
+
+    /// Asks for as many requests as entries hold nothing.
+    fn fill(&self, filler: &mut Filler, online: &[usize]) -> io::Result<()> {
+        let queues = self.queues.iter().filter(|queue| online.contains(&queue.cpu));
+        let wanted: Vec<_> = self.hold.with_held(|held| {
+            let empty = |queue: &Queue| queue.registered().saturating_sub(count(held, queue.cpu));
+            queues.map(|queue| (queue.cpu, empty(queue))).collect()
+        });
+        filler.fill(&wanted)
+    }
+
+    /// Has all that is held committed, and goes on.
+    pub(in crate::transport) fn open(&self) {
+        self.hold.open();
+        // Only now: dropping it waits for nothing, but its requests have to be answered.
+        drop(self.filler.lock().take());
+    }
+
+    /// What another server needs, while all is closed.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub(in crate::transport) fn hand_over(&self) -> io::Result<HandedRings> {
+        let entry = |cpu: &usize| HandedEntry { cpu: *cpu, commit_id: None };
+        let mut entries: Vec<_> = self.cpus.iter().map(entry).collect();
+        self.hold.with_held(|held| {
+            for HeldAnswer { slot, commit_id, payload, .. } in held {
+                entries[*slot].commit_id = Some(*commit_id);
+                payload.as_ref().map_or(Ok(()), |payload| self.arena.put(*slot, payload))?;
+            }
+            Ok::<(), io::Error>(())
+        })?;
+        Ok(HandedRings { base: self.arena.base(), entries })
+    }
+
+    /// The memory of the entries, and what is at its end when the requests that are held for no
+    /// caller are answered.
+    ///
+    /// # Errors
+    /// No descriptor is left, or nothing is held.
+    pub(in crate::transport) fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
+        let filler = self.filler.lock();
+        let lives = filler.as_ref().map(Filler::lives).ok_or(io::ErrorKind::NotFound)?;
+        let copy = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned();
+        Ok([copy(self.arena.memory())?, copy(lives)?])
+    }
+}
+
+fn count(held: &[HeldAnswer], cpu: usize) -> usize {
+    held.iter().filter(|answer| answer.cpu == cpu).count()
+}
