@@ -224,8 +224,6 @@ impl Session {
     /// The next packet, if there is one; an error if the client is gone, or sent what no packet is.
     fn receive<'c>(&self, closer: &'c Closer, buffer: &mut [u8]) -> Result<Option<Packet<'c>>, ()> {
         let received = match self.connection.brings_descriptors() {
-            // They come with the first call only.
-            Ok(true) if self.opened.is_some() => return Err(()),
             Ok(true) => {
                 let _alone = closer.receive_alone();
                 if closer.is_behind(self.connection.uid()) {
@@ -257,8 +255,10 @@ impl Session {
                 passed.descriptors.extend(descriptors);
             }
         }
+        // They come with the first call only.
+        let most = if self.opened.is_none() { 2 } else { 0 };
         let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        let is_none = is_cut || received.bytes > FRAME_MAX_BYTES || passed.descriptors.len() > 2;
+        let is_none = is_cut || received.bytes > FRAME_MAX_BYTES || passed.descriptors.len() > most;
         Ok(Packet { length: if is_none { 0 } else { received.bytes }, passed })
     }
 
