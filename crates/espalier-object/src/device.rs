@@ -3,8 +3,8 @@
 //! Protocol: writes gather in a segment in memory, reads look there, then in what is on its way,
 //! then in the map. A sync publishes: it puts the segments and then a root that names them
 //! ([`publish`]). With a journal, writes and syncs go there first ([`journaled`]). One background
-//! thread renews the lease ([`line`]), another one deletes what is dead and compacts ([`maintain`],
-//! [`compact`]); without threads the caller does it with [`ObjectDevice::step`].
+//! thread renews the lease ([`mod@line`]), another one deletes what is dead and compacts
+//! ([`maintain`], [`compact`]); without threads the caller does it with [`ObjectDevice::step`].
 //!
 //! Invariants:
 //! - a block is looked for in this order: what changed since the last publishing began (`overlay`),
