@@ -35,7 +35,12 @@ fn find(lookup: &Lookup, id: NodeId) -> Result<Option<HeldNode<'_>>> {
     let mut at = id;
     let top = loop {
         if let Some(node) = lookup.nodes.get(at) {
-            break hold_named(lookup, node)?;
+            match hold_named(lookup, node) {
+                InMemory::Named(held) => break Some(held),
+                InMemory::Nameless => break None,
+                // The table knows its location by now.
+                InMemory::Left => continue,
+            }
         }
         let remembered = lookup.nodes.location(at);
         let location = remembered.map_or_else(|| lookup.locations.location(at), |it| Ok(Some(it)))?;
@@ -56,25 +61,35 @@ fn find(lookup: &Lookup, id: NodeId) -> Result<Option<HeldNode<'_>>> {
     Ok(Some(held))
 }
 
-/// A reference on a node in memory; `None` if it has no name.
-fn hold_named(lookup: &Lookup, mut node: Arc<Node>) -> Result<Option<HeldNode<'_>>> {
+/// What has become of a node that was in memory.
+enum InMemory<'a> {
+    /// It has a name; with a reference.
+    Named(HeldNode<'a>),
+    Nameless,
+    /// It has left memory meanwhile: the kernel gave its last reference back.
+    Left,
+}
+
+/// A reference on a node that was in memory just now.
+fn hold_named(lookup: &Lookup, mut node: Arc<Node>) -> InMemory<'_> {
     loop {
         // Given back after the locks.
         let held;
         let tree = lookup.tree.shared();
         let is_area = node.directory.as_ref().is_some_and(|directory| directory.role != Role::Tree);
         if is_area || node.is_removed() {
-            return Ok(None);
+            return InMemory::Nameless;
         }
         // The removal of its last name looks at the references under this lock.
         let state = node.state();
         if state.orphan != Orphan::No {
-            return Ok(None);
+            return InMemory::Nameless;
         }
-        held = lookup.references.hold(&node)?;
+        let Some(found) = lookup.nodes.acquire(node.id) else { return InMemory::Left };
+        held = lookup.references.adopt(found);
         drop((state, tree));
         if Arc::ptr_eq(&held, &node) {
-            return Ok(Some(held));
+            return InMemory::Named(held);
         }
         // It left memory and came back meanwhile.
         node = held.clone();
@@ -101,3 +116,6 @@ fn find_at<'a>(lookup: &'a Lookup, dir: &Arc<Node>, location: &Location) -> Resu
     // A copy of an area may hold files without names.
     Ok(found.filter(|found| found.state().inode.links > 0))
 }
+
+#[cfg(test)]
+mod tests;
