@@ -4,7 +4,7 @@ use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
 use crate::record::{Checkpoint, now};
 use crate::trees::Trees;
-use crate::workspace::{Lock, Workspace, clear_identifier, set_identifier};
+use crate::workspace::{Lock, Workspace, set_identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// How a workspace was put back.
@@ -84,14 +84,7 @@ impl Workspace {
             trees.set_limits(&tree, limits)?;
         }
         renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
-        // What was written after the checkpoint was made is nowhere else.
-        clear_identifier(&tree)?;
-        let kept = self.checkpoint_dir(before.number);
-        renameat_with(CWD, &tree, CWD, &kept, RenameFlags::EXCHANGE).at(&kept)?;
         trees.remove_tree(&scratch)?;
         Ok(Undone { to, before })
     }
 }
-
-#[cfg(test)]
-mod tests;
