@@ -18,9 +18,10 @@ use crate::failure::{Failure, Outcome};
 use espalier_bridge::{mode_change, set_time};
 use espalier_client::wire::Time;
 use espalier_fs::{
-    FileKind, FsErrorKind, Handle, Links, NodeId, Open, OwnerChange, PathCaller, RenameHow, XattrMode,
+    At, FsErrorKind, Handle, Links, NodeId, Open, OwnerChange, PathCaller, RenameHow, XattrMode,
 };
 use espalier_fuse::{ChangedCaches, ClientAccess};
+use std::cell::RefCell;
 
 /// A call that gives a name another meaning has found the directory of the name, and changes it
 /// next: here a test has another caller come in between.
@@ -64,7 +65,7 @@ impl Changer<'_> {
     }
 
     /// The last name of a path; without one the error of a call that needs one.
-    pub(crate) fn named(&self, path: &[u8]) -> Outcome<Option<Named>> {
+    pub(crate) fn named<'a>(&self, path: impl Into<At<'a>>) -> Outcome<Option<Named>> {
         let found = self.caller.open_parent(path)?;
         Ok(found.map(|(directory, name)| Named { directory, name }))
     }
@@ -80,13 +81,14 @@ impl Changer<'_> {
     }
 
     /// Makes an entry by `call`, which takes a path.
-    fn make(
+    fn make<'a>(
         &self,
-        path: &[u8],
+        path: impl Into<At<'a>>,
         with_tree: bool,
-        call: impl Fn(espalier_fs::At<'_>) -> espalier_fs::Result<()>,
+        call: impl Fn(At<'_>) -> espalier_fs::Result<()>,
     ) -> Outcome<()> {
-        let Some(named) = self.named(path)? else { return Ok(call(path.into())?) };
+        let path = path.into();
+        let Some(named) = self.named(path)? else { return Ok(call(path)?) };
         self.with_room(|| call(named.directory.at(&named.name)))?;
         let mut changed = ChangedCaches::default();
         named.changed(with_tree, &mut changed);
@@ -98,22 +100,15 @@ impl Changer<'_> {
         if !parents {
             return self.make(path, false, |at| self.caller.mkdir(at, mode));
         }
-        let is_directory = |path: &[u8]| {
-            self.caller.stat(path, Links::Follow).is_ok_and(|attr| attr.kind == FileKind::Directory)
-        };
-        if is_directory(path) {
-            return Ok(());
-        }
-        let mut ends: Vec<usize> =
-            (1..path.len()).filter(|at| path[*at] == b'/' && path[at - 1] != b'/').collect();
-        ends.push(path.len());
-        for end in ends {
-            match self.make(&path[..end], false, |at| self.caller.mkdir(at, mode)) {
-                Err(error) if error.errno == libc::EEXIST && is_directory(&path[..end]) => {}
-                made => made?,
-            }
-        }
-        Ok(())
+        let changed = RefCell::new(ChangedCaches::default());
+        let made = self.with_room(|| {
+            self.caller.mkdir_all(path, mode, &mut |directory, name| {
+                directory.node().into_iter().for_each(|node| changed.borrow_mut().name(node, name));
+            })
+        });
+        // Some may be there although one could not be made.
+        self.tell(changed.into_inner())?;
+        Ok(made?)
     }
 
     /// Makes a symbolic link.
@@ -123,6 +118,8 @@ impl Changer<'_> {
 
     /// Gives a file another name.
     pub(crate) fn link(&self, old: &[u8], new: &[u8]) -> Outcome<()> {
+        // Linux looks at it first, so its error comes first.
+        self.object(old, false)?;
         let Some(named) = self.named(new)? else { return Ok(self.caller.link(old, new, Links::Stay)?) };
         before_change();
         let call = || self.caller.link_node(old, named.directory.at(&named.name), Links::Stay);
@@ -138,7 +135,7 @@ impl Changer<'_> {
         &self,
         path: &[u8],
         with_tree: bool,
-        call: impl Fn(espalier_fs::At<'_>) -> espalier_fs::Result<NodeId>,
+        call: impl Fn(At<'_>) -> espalier_fs::Result<NodeId>,
     ) -> Outcome<()> {
         let Some(named) = self.named(path)? else { return Ok(call(path.into()).map(drop)?) };
         before_change();

@@ -26,10 +26,9 @@ pub(crate) fn describe(
 ) -> Vec<u8> {
     let mut out = Writer::default();
     for (index, path) in paths.iter().enumerate() {
-        let mut described = describe_one((caller, powers), (asked, follow), path);
+        let mut described = describe_one((caller, powers), (asked, follow), path, room);
         if described.as_ref().is_ok_and(|data| data.len() + ReadItem::HEAD_BYTES > room) {
-            let message = "more extended attributes and holes than an answer has room for";
-            described = Err(Failure::new(libc::E2BIG, message));
+            described = Err(too_much());
         }
         let (errno, data) = match &described {
             Ok(data) => (0, &data[..]),
@@ -43,10 +42,15 @@ pub(crate) fn describe(
     out.0
 }
 
+fn too_much() -> Failure {
+    Failure::new(libc::E2BIG, "more extended attributes and holes than an answer has room for")
+}
+
 fn describe_one(
     (caller, powers): (&PathCaller, Powers),
     (asked, follow): (Aspects, bool),
     path: &[u8],
+    room: usize,
 ) -> Outcome<Vec<u8>> {
     // All of it is of one file, whatever has its name meanwhile.
     let object = caller.open(path, &Open { stay: !follow, ..Open::default() })?;
@@ -57,7 +61,7 @@ fn describe_one(
         false => Vec::new(),
     };
     let (size, ranges) = match asked.extents {
-        true => extents(caller, &object, &attr)?,
+        true => extents(caller, &object, &attr, room)?,
         false => (0, Vec::new()),
     };
     let ranges = RangeList::put_together(ranges);
@@ -89,8 +93,13 @@ fn xattrs((caller, powers): (&PathCaller, Powers), object: &Handle) -> Outcome<X
     Ok(all)
 }
 
-/// The size of a regular file, and the ranges that are no holes.
-fn extents(caller: &PathCaller, object: &Handle, attr: &Attr) -> Outcome<(u64, Vec<Range<u64>>)> {
+/// The size of a regular file, and the ranges that are no holes, if `room` bytes have room for them.
+fn extents(
+    caller: &PathCaller,
+    object: &Handle,
+    attr: &Attr,
+    room: usize,
+) -> Outcome<(u64, Vec<Range<u64>>)> {
     if attr.kind != FileKind::Regular {
         return Ok((0, Vec::new()));
     }
@@ -103,6 +112,9 @@ fn extents(caller: &PathCaller, object: &Handle, attr: &Attr) -> Outcome<(u64, V
         };
         // The file may have changed since its size was looked at.
         at = file.seek(begin, Seek::Hole)?.max(begin + 1);
+        if ranges.len() * size_of::<Range<u64>>() > room {
+            return Err(too_much());
+        }
         if begin < attr.size {
             ranges.push(begin..at.min(attr.size));
         }

@@ -224,12 +224,22 @@ impl Session {
     /// The next packet, if there is one; an error if the client is gone, or sent what no packet is.
     fn receive<'c>(&self, closer: &'c Closer, buffer: &mut [u8]) -> Result<Option<Packet<'c>>, ()> {
         let received = match self.connection.brings_descriptors() {
+            // They come with the first call only. Otherwise they stay in the connection, which takes
+            // one place in the line of those to be closed.
+            Ok(true) if self.opened.is_some() => return Err(()),
             Ok(true) => {
                 let _alone = closer.receive_alone();
                 if closer.is_behind(self.connection.uid()) {
                     return Err(());
                 }
-                self.receive_all(closer, buffer)
+                match self.receive_all(closer, buffer) {
+                    // What it brought is in the line before the next thread receives.
+                    Ok(packet) if packet.length == 0 => {
+                        drop(packet);
+                        return Err(());
+                    }
+                    received => received,
+                }
             }
             Ok(false) => self.receive_all(closer, buffer),
             Err(error) => Err(error),
@@ -255,7 +265,6 @@ impl Session {
                 passed.descriptors.extend(descriptors);
             }
         }
-        // They come with the first call only.
         let most = if self.opened.is_none() { 2 } else { 0 };
         let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
         let is_none = is_cut || received.bytes > FRAME_MAX_BYTES || passed.descriptors.len() > most;

@@ -14,7 +14,7 @@ use crate::model::types::*;
 use crate::namespace::create::Maker;
 use crate::namespace::lookup::no_entry;
 use crate::path::caller::{At, Links, PathCaller};
-use crate::path::handle::Handle;
+use crate::path::handle::{Handle, Open};
 use crate::path::place::{Hold, PathPlace};
 use crate::path::resolver::Last;
 use crate::snapshot::volume::SNAPSHOTS_NAME;
@@ -59,6 +59,59 @@ impl PathCaller {
         let maker = Maker { caller: &caller, judge: self.judge() };
         let entry = hold.fs().make_directory(hold.node.id, &name, mode & 0o1777, maker)?;
         Hold::of_entry(&hold.volume, &entry).map(drop)
+    }
+
+    /// Makes a directory with those above it that are missing, all with this mode; one that is there
+    /// is no error. `made` is told of each one that was made: the directory in which, and its name.
+    /// It goes from directory to directory, so a path of any length takes the time of one.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Exists`] if something else is in the way; as for [`PathCaller::mkdir`]. Those
+    /// that were made stay.
+    pub fn mkdir_all(&self, path: &[u8], mode: u32, made: &mut dyn FnMut(&Handle, &[u8])) -> Result<()> {
+        if path.is_empty() {
+            return self.mkdir(path, mode);
+        }
+        let (mut above, mut begin): (Option<Handle>, usize) = (None, 0);
+        while let Some(end) = component_end(path, begin) {
+            let component = &path[begin..end];
+            let at = || above.as_ref().map_or_else(|| component.into(), |above| above.at(component));
+            let found = match self.made_directory(at()) {
+                Err(error) if error.kind() == FsErrorKind::NotFound => {
+                    match self.mkdir_told(at(), mode, made) {
+                        // Another caller was faster, or it is a link that leads nowhere.
+                        Err(error) if error.kind() == FsErrorKind::Exists => {
+                            self.made_directory(at()).map_err(|_| error)?
+                        }
+                        told => {
+                            told?;
+                            self.made_directory(at())?
+                        }
+                    }
+                }
+                found => found?,
+            };
+            let slashes = path[end..].iter().take_while(|byte| **byte == b'/').count();
+            (above, begin) = (Some(found), end + slashes);
+        }
+        Ok(())
+    }
+
+    /// The directory at a place, opened by its path only.
+    fn made_directory(&self, at: At<'_>) -> Result<Handle> {
+        let object = self.open(at, &Open::default())?;
+        match object.stat()?.kind {
+            FileKind::Directory => Ok(object),
+            _ => fail(FsErrorKind::Exists, "something that is no directory is in the way"),
+        }
+    }
+
+    /// Makes a directory, and tells of it.
+    fn mkdir_told(&self, at: At<'_>, mode: u32, made: &mut dyn FnMut(&Handle, &[u8])) -> Result<()> {
+        let Some((directory, name)) = self.open_parent(at)? else { return self.mkdir(at, mode) };
+        self.mkdir(directory.at(&name), mode)?;
+        made(&directory, name.strip_suffix(b"/").unwrap_or(&name));
+        Ok(())
     }
 
     /// Makes a file that is no directory and no symbolic link. Only root makes devices, but for the
@@ -425,3 +478,12 @@ fn crosses_volumes<T>() -> Result<T> {
 
 #[cfg(test)]
 mod tests;
+
+/// Where the component of a path ends that begins at a byte, with the slashes in front of it; `None`
+/// at the end.
+fn component_end(path: &[u8], begin: usize) -> Option<usize> {
+    let rest = path.get(begin..).filter(|rest| !rest.is_empty())?;
+    let name = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());
+    let length = rest[name..].iter().position(|byte| *byte == b'/').unwrap_or(rest.len() - name);
+    Some(begin + name + length)
+}

@@ -32,6 +32,8 @@ const MAX_PATH_BYTES: usize = 1 << 20;
 thread_local! {
     /// What a test has happen once a path has come to the place before a `..`.
     static BEFORE_UP: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
+    /// How often it was looked at all the way up whether a place lies in the root.
+    static LOOKS_UP: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// What a call needs of the end of its path.
@@ -103,6 +105,8 @@ pub(crate) struct Resolver<'c> {
     guard_links: bool,
     /// Links that were followed.
     links: u32,
+    /// The epoch of moves in which the path was last seen to be inside the root, if it was.
+    inside: Option<u64>,
 }
 
 /// How far the resolution of a path has come.
@@ -123,12 +127,13 @@ impl<'c> Resolver<'c> {
         snapshots: &'c OpenSnapshots,
         guard_links: bool,
     ) -> Self {
-        Self { caller, root, snapshots, guard_links, links: 0 }
+        Self { caller, root, snapshots, guard_links, links: 0, inside: None }
     }
 
     /// Resolves a path that begins at `start`, or at the root if it begins with a slash.
     pub(crate) fn resolve(&mut self, start: &PathPlace, path: &[u8], want: Want) -> Result<Resolved> {
         check_path(path)?;
+        self.inside = None;
         let mut cursor = match path.first() {
             Some(b'/') => Cursor::new(path, self.root, Last::Root),
             _ => Cursor::new(path, start, Last::Here),
@@ -191,7 +196,11 @@ impl<'c> Resolver<'c> {
     }
 
     /// The directory above one that a path has come to; the root leads to itself.
-    fn up(&self, place: PathPlace) -> Result<PathPlace> {
+    ///
+    /// Once the path was seen to be inside the root, it stays there until a directory moves: names
+    /// lead down from there, links to there or to the root. So whole paths are looked at once for
+    /// each move, and not once for each `..`.
+    fn up(&mut self, place: PathPlace) -> Result<PathPlace> {
         #[cfg(test)]
         BEFORE_UP.take().into_iter().for_each(|happen| happen());
         if place.is_same(self.root) {
@@ -203,9 +212,14 @@ impl<'c> Resolver<'c> {
         let (above, is_inside) = {
             // The directory may have been moved out of the root since the path came here: from
             // there the way up would not meet the root.
-            let _tree = self.root.fs().names.tree.shared();
+            let tree = self.root.fs().names.tree.shared();
             let above = place.above()?;
-            let is_inside = self.root.contains(&above);
+            let is_inside = self.inside == Some(tree.epoch) || {
+                #[cfg(test)]
+                LOOKS_UP.set(LOOKS_UP.get() + 1);
+                self.root.contains(&above)
+            };
+            self.inside = is_inside.then_some(tree.epoch);
             (above, is_inside)
         };
         if is_inside {

@@ -127,7 +127,7 @@ impl Calls for ImageCalls {
 
     fn make_directory(&self, path: &[u8], mode: u32, parents: bool) -> Result<()> {
         self.with(|caller| match parents {
-            true => make_directories(caller, path, mode),
+            true => caller.mkdir_all(path, mode, &mut |_, _| {}),
             false => caller.mkdir(path, mode),
         })
     }
@@ -333,26 +333,6 @@ fn fill(caller: &PathCaller, beside: &[u8], new: &NewItem<'_>) -> espalier_fs::R
     let times = (new.atime.map(SetTime::At), file.mtime.map(SetTime::At));
     if times.0.is_some() || times.1.is_some() {
         caller.set_times(open.itself(), times, FsLinks::Stay)?;
-    }
-    Ok(())
-}
-
-/// Makes a directory with those above it that are missing, all with this mode; one that is there is
-/// no error. As the server of a mount does it, up to the error for a file in the way.
-fn make_directories(caller: &PathCaller, path: &[u8], mode: u32) -> espalier_fs::Result<()> {
-    let is_directory = |path: &[u8]| {
-        let found = caller.stat(path, FsLinks::Follow);
-        found.is_ok_and(|attr| attr.kind == espalier_fs::FileKind::Directory)
-    };
-    if is_directory(path) {
-        return Ok(());
-    }
-    let slashes = (1..path.len()).filter(|at| path[*at] == b'/' && path[at - 1] != b'/');
-    for end in slashes.chain([path.len()]) {
-        match caller.mkdir(&path[..end], mode) {
-            Err(error) if error.kind() == FsErrorKind::Exists && is_directory(&path[..end]) => {}
-            made => made?,
-        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What other callers do while a path is resolved.
 
-use super::BEFORE_UP;
+use super::{BEFORE_UP, LOOKS_UP};
 use crate::model::access::Credentials;
 use crate::model::error::FsErrorKind;
 use crate::path::caller::{Links, PathCaller, Paths};
@@ -45,6 +45,19 @@ fn what_is_moved_out_of_the_root_meanwhile_leads_nowhere() {
     let other = all.stat("/jail/other", Links::Follow).unwrap().ino;
     BEFORE_UP.set(Some(Box::new(move || rename(&all, "/jail/a", "/jail/other/a"))));
     assert_eq!(jailed.stat("a/..", Links::Follow).unwrap().ino, other);
+}
+
+#[test]
+fn a_path_with_many_ways_up_is_looked_at_once_for_each_move() {
+    let (all, jailed) = callers();
+    let path = format!("a/b{}", "/../b".repeat(1000));
+    let before = LOOKS_UP.get();
+    jailed.stat(&*path, Links::Follow).unwrap();
+    assert_eq!(LOOKS_UP.get() - before, 1);
+    all.mkdir("/jail/c", 0o755).unwrap();
+    BEFORE_UP.set(Some(Box::new(move || rename(&all, "/jail/c", "/jail/d"))));
+    jailed.stat(&*format!("a/../{path}"), Links::Follow).unwrap();
+    assert!(LOOKS_UP.get() - before <= 3);
 }
 
 #[test]
