@@ -25,14 +25,20 @@ use site::Site;
 use std::path::{Path, PathBuf};
 use work::{Work, Worker};
 
-/// The file systems of the kernel that this machine can make, and Espalier.
+/// Where a kernel that has FUSE over io_uring says so.
+const IO_URING_PATH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The file systems of the kernel that this machine can make, and Espalier, over both transports
+/// where the kernel has both.
 pub fn contenders_of_machine() -> Vec<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
     places.extend(["/sbin", "/usr/sbin"].map(PathBuf::from));
     let has = |kind: &&str| places.iter().any(|place| place.join(format!("mkfs.{kind}")).exists());
     let kernel = ["ext4", "xfs", "btrfs"].into_iter().filter(has);
-    kernel.chain(["espalier"]).map(str::to_owned).collect()
+    let own = ["espalier", "espalier+transport=classic"];
+    let own = own.into_iter().take(if Path::new(IO_URING_PATH).exists() { 2 } else { 1 });
+    kernel.chain(own).map(str::to_owned).collect()
 }
 
 /// Runs a plan. `progress` is told of every step that is done. Blocks the termination signals, so
@@ -68,7 +74,7 @@ fn run_all(plan: &Plan, undo: &Undo, progress: &mut dyn FnMut(&str)) -> Result<R
             for site in &mut sites {
                 begin(site)?;
                 for work in Work::ALL {
-                    one(site, &worker, work, round, &mut results, progress)?;
+                    one(site, plan, &worker, (work, round), &mut results, progress)?;
                 }
                 site.end()?;
             }
@@ -79,7 +85,7 @@ fn run_all(plan: &Plan, undo: &Undo, progress: &mut dyn FnMut(&str)) -> Result<R
             // None always goes first.
             for turn in 0..sites.len() {
                 let at = (turn + round) % sites.len();
-                one(&mut sites[at], &worker, work, round, &mut results, progress)?;
+                one(&mut sites[at], plan, &worker, (work, round), &mut results, progress)?;
             }
         }
         sites.iter_mut().try_for_each(Site::end)?;
@@ -119,14 +125,15 @@ fn begin(site: &mut Site) -> Result<()> {
 /// One step of one site.
 fn one(
     site: &mut Site,
+    plan: &Plan,
     worker: &Worker,
-    work: Work,
-    round: usize,
+    (work, round): (Work, usize),
     results: &mut Results,
     progress: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let failed = |site: &Site| format!("{} in {}", work.name(), site.name);
     let is_cold = site.make_cold().with_context(|| failed(site))?;
+    results.note_transport(&site.name, || site.transport(&plan.espalier));
     system::touch_memory(worker.touched_bytes())?;
     let recording = worker.run(work, site.root()).with_context(|| failed(site))?;
     progress(&format!(

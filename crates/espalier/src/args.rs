@@ -64,6 +64,7 @@ pub(crate) enum Command {
     /// Tell the device what is free, mounted or not
     Trim(Trim),
     /// Make a file system larger
+    #[command(visible_alias = "grow")]
     Resize(Resize),
     /// Show or set the label of a file system, mounted or not
     Label(Label),

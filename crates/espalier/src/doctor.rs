@@ -50,7 +50,8 @@ fn transport_of(dir: &Path) -> Result<Finding> {
         _ => Finding::advice(
             WHAT,
             format!("served over the {transport} transport"),
-            "see FUSE over io_uring; mounts made later use it",
+            "'FUSE over io_uring' above says whether a mount made now would use it; \
+             -o transport=classic and a configuration file forbid it",
         ),
     })
 }

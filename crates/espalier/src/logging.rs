@@ -59,29 +59,76 @@ impl Sink {
     }
 }
 
-/// What is logged: `RUST_LOG` says it (`debug`, or `espalier_engine=debug,warn`), or else how often
-/// the command line asks for more.
-fn filter(verbose: u8) -> Targets {
-    let level = match verbose {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        _ => LevelFilter::DEBUG,
-    };
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum LogLevel {
+    Error,
+    #[default]
+    Warn,
+    Info,
+    Debug,
+}
+
+impl LogLevel {
+    /// All, with their names.
+    const NAMES: [(Self, &'static str); 4] =
+        [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
+
+    /// What a command line asks for that has `-v` so often.
+    pub(crate) fn of_verbose(verbose: u8) -> Self {
+        match verbose {
+            0 => Self::Warn,
+            1 => Self::Info,
+            _ => Self::Debug,
+        }
+    }
+
+    /// The level with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.into_iter().find(|(_, known)| *known == name);
+        found.map(|(level, _)| level).ok_or_else(|| {
+            format!(
+                "'{name}' is no level of the log; there are {}",
+                Self::NAMES.map(|(_, name)| name).join(", ")
+            )
+        })
+    }
+
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+
+    fn filter(self) -> LevelFilter {
+        match self {
+            Self::Error => LevelFilter::ERROR,
+            Self::Warn => LevelFilter::WARN,
+            Self::Info => LevelFilter::INFO,
+            Self::Debug => LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// What is logged: `RUST_LOG` says it (`debug`, or `espalier_engine=debug,warn`), or else the level.
+fn filter(level: LogLevel) -> Targets {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
     let asked = asked.and_then(|text| text.parse().ok());
-    asked.unwrap_or_else(|| Targets::new().with_default(level))
+    asked.unwrap_or_else(|| Targets::new().with_default(level.filter()))
 }
 
 /// Logs to standard error; to the journal with its fields where standard error leads to it.
-pub(crate) fn to_stderr(verbose: u8) {
+pub(crate) fn to_stderr(level: LogLevel) {
     let given = std::env::var("JOURNAL_STREAM").ok();
-    if is_stream(io::stderr(), given.as_deref()) && to_sink(&Sink::Journal, verbose).is_ok() {
+    if is_stream(io::stderr(), given.as_deref()) && to_sink(&Sink::Journal, level).is_ok() {
         return;
     }
     let format = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
     let format = format.with_ansi(io::stderr().is_terminal());
     // Fails only if logging was set up before, and then there is nothing to do.
-    let _ = tracing_subscriber::registry().with(filter(verbose)).with(format).try_init();
+    let _ = tracing_subscriber::registry().with(filter(level)).with(format).try_init();
 }
 
 /// True if `stream` is the one that systemd has `given` a service to write to the journal with, by
@@ -95,8 +142,8 @@ fn is_stream(stream: impl AsFd, given: Option<&str>) -> bool {
 ///
 /// # Errors
 /// If the file of the sink cannot be written, or the journal does not answer.
-pub(crate) fn to_sink(sink: &Sink, verbose: u8) -> io::Result<()> {
-    let registry = tracing_subscriber::registry().with(filter(verbose));
+pub(crate) fn to_sink(sink: &Sink, level: LogLevel) -> io::Result<()> {
+    let registry = tracing_subscriber::registry().with(filter(level));
     let format = fmt::layer().with_ansi(false);
     // Setting logging up fails only if it was set up before, and then there is nothing to do.
     match sink {

@@ -57,6 +57,7 @@ mod workspace;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
 use config::Config;
+use logging::LogLevel;
 use problem::{Exit, Shown};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -95,7 +96,7 @@ fn main() -> ExitCode {
     }
     // The server of a mount sets logging up after it has forked.
     if !matches!(cli.command, Command::Mount(_)) {
-        logging::to_stderr(cli.verbose);
+        logging::to_stderr(LogLevel::of_verbose(cli.verbose));
     }
     let (name, outcome) = run(&cli, &config);
     let outcome = outcome.and_then(|exit| match ui::not_printed() {

@@ -50,6 +50,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     }
     if std::io::stdout().is_terminal() {
         say!("{}", target::describe(target, before.as_ref(), size, content.as_deref()));
+        say!("{}", announcement(args, before.as_ref().map(std::fs::Metadata::len), size));
     }
     let device = FileDevice::create_with(target, size, Existing::Replace)
         .with_context(|| format!("{} cannot be made", target.display()))?;
@@ -81,6 +82,9 @@ fn in_object_store(location: &Location, args: &Mkfs) -> Result<()> {
     }
     let environment: Arc<dyn Environment> = image::environment();
     let present = if args.force { Present::Replace } else { Present::Refuse };
+    if std::io::stdout().is_terminal() {
+        say!("{}", announcement(args, None, size));
+    }
     let bucket = backing::bucket(location, true)?;
     ObjectDevice::create(bucket, &environment, size, &Options::default(), present)
         .with_context(|| format!("{location} cannot be made (--force overwrites what is there)"))?;
@@ -122,6 +126,23 @@ fn format(device: Arc<dyn Device>, args: &Mkfs) -> Result<()> {
     store.close().map_err(explained)
 }
 
+/// What is about to be made, in a line for people. `size` is 0 for all of a device; `before` is how
+/// long an image is so far.
+fn announcement(args: &Mkfs, before: Option<u64>, size: u64) -> String {
+    let label = if args.label.is_empty() { String::new() } else { format!(", label '{}'", args.label) };
+    let all = if size == 0 { "all of it".to_owned() } else { Size(size).to_string() };
+    let length = match before {
+        // A device has no length.
+        None | Some(0) => "",
+        Some(before) if size < before => "; the image becomes shorter",
+        Some(before) if size > before => "; the image becomes longer",
+        Some(_) => "",
+    };
+    let lost = if args.force { "; what is there is lost" } else { "" };
+    let compression = compression_name(args.compress);
+    format!("makes an Espalier file system of {all}, compression {compression}{label}{length}{lost}")
+}
+
 fn compression_name(compress: Compress) -> &'static str {
     match compress {
         Compress::None => "none",
@@ -148,5 +169,33 @@ fn wanted_size(args: &Mkfs, before: Option<&std::fs::Metadata>) -> Result<u64> {
         Some(Size(size)) => Ok(size),
         None if before.file_type().is_block_device() || before.len() > 0 => Ok(before.len()),
         None => bail!("{shown} is empty: say how large it shall be, for example --size 20G"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        mkfs: Mkfs,
+    }
+
+    #[test]
+    fn what_is_about_to_be_made_is_said() {
+        let said = |words: &[&str], before, size| {
+            announcement(&Line::parse_from([&["mkfs"], words].concat()).mkfs, before, size)
+        };
+        let all = said(&["x", "--label", "data", "--compress", "none"], Some(0), 0);
+        assert_eq!(all, "makes an Espalier file system of all of it, compression none, label 'data'");
+        let shorter = said(&["x", "--force"], Some(2 << 30), 1 << 30);
+        assert!(
+            shorter.ends_with("of 1 GiB, compression none; the image becomes shorter; what is there is lost"),
+            "{shorter}"
+        );
+        assert!(said(&["x"], Some(1), 1 << 30).ends_with("; the image becomes longer"));
+        assert!(said(&["x"], Some(1 << 30), 1 << 30).ends_with("none"));
     }
 }

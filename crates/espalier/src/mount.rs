@@ -45,11 +45,12 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
     if args.replace {
         return replace(args, verbose);
     }
-    let settings = Settings::by_rules(&args.options, args.cache, rules)?;
+    let mut settings = Settings::by_rules(&args.options, args.cache, rules)?;
     if settings.remount {
         existing::remount(args, &settings)?;
         return Ok(Exit::Success);
     }
+    settings.log_more(verbose);
     if settings.no_fail && !backing::is_url(&args.source) && !args.source.exists() {
         complain!("espalier: {}: there is no such image; nothing is mounted (nofail)", args.source.display());
         return Ok(Exit::Success);
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
             at.display()
         );
     }
-    start(&plan, args.foreground, verbose, server::serve)
+    start(&plan, args.foreground, server::serve)
 }
 
 /// Goes on with a mount in place of its server.
@@ -86,19 +87,16 @@ fn replace(args: &args::Mount, verbose: u8) -> Result<Exit> {
         args.dir.is_none() && args.options.is_empty() && args.cache.is_none(),
         "--replace takes the directory of a mount, and no options: those of its server stay"
     );
-    let plan = take::plan(&args.source)?;
-    start(&plan, args.foreground, verbose, server::take_over)
+    let mut plan = take::plan(&args.source)?;
+    plan.settings.log_more(verbose);
+    start(&plan, args.foreground, server::take_over)
 }
 
 /// Runs the server in the foreground; or in the background, and returns when the mount answers.
-fn start(
-    plan: &Plan,
-    foreground: bool,
-    verbose: u8,
-    serve: fn(&Plan, &mut dyn Starter) -> Result<()>,
-) -> Result<Exit> {
+fn start(plan: &Plan, foreground: bool, serve: fn(&Plan, &mut dyn Starter) -> Result<()>) -> Result<Exit> {
+    let log_level = plan.settings.log_level.unwrap_or_default();
     if foreground {
-        logging::to_stderr(verbose);
+        logging::to_stderr(log_level);
         serve(plan, &mut Foreground { plan, service: Service::default() })?;
         return Ok(Exit::Success);
     }
@@ -118,7 +116,7 @@ fn start(
         }
         Forked::Daemon(report) => {
             let sink = plan.settings.log_file.clone().map_or_else(Sink::of_machine, Sink::File);
-            if let Err(error) = logging::to_sink(&sink, verbose) {
+            if let Err(error) = logging::to_sink(&sink, log_level) {
                 // The report to the caller must not fail for want of a log.
                 complain!("espalier mount: the server cannot log to {sink:?}: {error}");
             }

@@ -394,6 +394,25 @@ fn metrics_stay(transport: &str) {
     assert!(!socket.exists());
 }
 
+#[test]
+fn limits_and_the_level_of_the_log_stay() {
+    let place = Place::with_image("64M");
+    let script = "ulimit -n 3210; echo 321 >/proc/self/oom_score_adj; exec \"$0\" -v mount \"$1\" \"$2\"";
+    let program = env!("CARGO_BIN_EXE_espalier");
+    run(Command::new("sh").args(["-ec", script, program]).args([&place.image, &place.dir]));
+    // Twice: the second server hands on what it was given.
+    replaced(&place);
+    replaced(&place);
+    let of_server = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", place.server())).unwrap();
+    assert_eq!(of_server("oom_score_adj"), "321\n");
+    let limits = of_server("limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().nth(3), Some("3210"), "{files}");
+    let info = espalier(&["info".as_ref(), "--json".as_ref(), place.dir.as_os_str()]).ok();
+    assert!(info.contains("loglevel=info"), "{info}");
+    place.umount().ok();
+}
+
 /// A server that runs as a service of systemd.
 fn service(place: &Place, told: &Path, transport: &[&str; 2]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));

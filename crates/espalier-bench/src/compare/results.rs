@@ -5,6 +5,7 @@ use super::recording::Recording;
 use super::work::Work;
 use espalier_fuse::metrics::Histogram;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub struct Results {
     rounds: usize,
     amount: Amount,
     sites: Vec<String>,
+    /// How the kernel reaches the server of a site, if it has one.
+    transports: BTreeMap<String, Option<String>>,
     outcomes: Vec<Outcome>,
 }
 
@@ -85,8 +88,14 @@ impl Results {
             rounds: plan.rounds,
             amount: plan.amount,
             sites,
+            transports: BTreeMap::new(),
             outcomes: Vec::new(),
         }
+    }
+
+    /// Notes over what transport a site is served, if that is not known yet.
+    pub(super) fn note_transport(&mut self, site: &str, ask: impl FnOnce() -> Option<String>) {
+        self.transports.entry(site.to_owned()).or_insert_with(ask);
     }
 
     pub(super) fn add(&mut self, outcome: Outcome) {
@@ -137,8 +146,10 @@ impl Results {
 
     /// The circumstances in a line.
     pub(super) fn circumstances(&self) -> String {
+        let served = self.transports.iter().filter_map(|(site, over)| Some((site, over.as_ref()?)));
+        let served: String = served.map(|(site, over)| format!("; {site} over {over}")).collect();
         format!(
-            "Linux {}, {} processors, {}; {}; {} small files, a file of {} MiB, {} overwrites, {} appends; {}",
+            "Linux {}, {} processors, {}; {}; {} small files, a file of {} MiB, {} overwrites, {} appends; {}{served}",
             self.kernel,
             self.processors,
             self.memory,
@@ -208,6 +219,7 @@ impl Results {
         json!({
             "kernel": self.kernel, "processors": self.processors, "memory": self.memory,
             "place": self.place, "rounds": self.rounds, "sites": self.sites,
+            "transports": self.transports,
             "files": self.amount.files, "file_bytes": self.amount.file_bytes,
             "overwrites": self.amount.overwrites, "appends": self.amount.appends,
             "outcomes": outcomes.collect::<Vec<_>>(),

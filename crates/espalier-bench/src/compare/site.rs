@@ -5,6 +5,7 @@ use crate::contender::{Contender, Setup};
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The directory for the work in a directory that is there.
 const WORK_NAME: &str = "espalier-bench-work";
@@ -60,6 +61,13 @@ impl Site {
     /// Where the steps are done.
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// How the kernel reaches the server, where Espalier is mounted.
+    pub(super) fn transport(&self, espalier: &Path) -> Option<String> {
+        let told = Command::new(espalier).args(["info", "--json"]).arg(&self.root).output().ok()?;
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).ok()?;
+        Some(told["mount"]["transport"].as_str()?.to_owned())
     }
 
     /// A round begins.

@@ -43,6 +43,7 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
          nonfs_export)",
     ),
     option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
+    option("loglevel=LEVEL", "log error, warn (default), info (as -v) or debug (-vv); RUST_LOG wins"),
     option(
         "metrics=ADDRESS",
         "metrics for Prometheus there: unix:PATH or 127.0.0.1:PORT; public:ADDRESS:PORT lets other machines in",

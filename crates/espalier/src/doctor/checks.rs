@@ -3,6 +3,7 @@
 use super::finding::Finding;
 use crate::logging::Sink;
 use crate::units::Size;
+use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ const FIRST_SUPPORTED_KERNEL: (u32, u32) = (5, 4);
 /// What a mount takes by default, with the kernel's share.
 const COMFORTABLE_MEMORY_BYTES: u64 = 4 << 30;
 
+/// The limit RLIMIT_NICE by which a thread may leave `SCHED_IDLE` for the nice value 0.
+const NICE_LIMIT: u64 = 20;
+
 /// Open files that a server with many snapshots may need.
 const COMFORTABLE_OPEN_FILES: u64 = 1024;
 
@@ -28,6 +32,8 @@ pub(super) struct System {
     /// Directories with programs.
     programs: Vec<PathBuf>,
     open_files: u64,
+    /// RLIMIT_NICE: 20 less the lowest nice value that this process may take.
+    nice: u64,
     /// Where servers in the background log.
     sink: Sink,
 }
@@ -36,13 +42,14 @@ impl System {
     /// The system that this process runs on, for its user.
     pub(super) fn here() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let open_files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = |of| getrlimit(of).current.unwrap_or(u64::MAX);
         Self {
             root: "/".into(),
             release: rustix::system::uname().release().to_string_lossy().into_owned(),
             is_root: rustix::process::geteuid().is_root(),
             programs: std::env::split_paths(&path).collect(),
-            open_files: open_files.unwrap_or(u64::MAX),
+            open_files: limit(Resource::Nofile),
+            nice: limit(Resource::Nice),
             sink: Sink::of_machine(),
         }
     }
@@ -53,6 +60,7 @@ impl System {
         if !self.is_root {
             findings.push(self.fusermount());
             findings.push(self.allow_other());
+            findings.push(self.scheduling());
         }
         findings.extend([self.mount_helpers(), self.memory(), self.open_files(), self.log()]);
         findings.push(self.user_namespaces());
@@ -116,15 +124,21 @@ impl System {
             return Finding::advice(
                 WHAT,
                 "the kernel keeps io_uring from this user",
-                "sysctl kernel.io_uring_disabled=0 as root makes mounts faster",
+                "kernel.io_uring_disabled=0 in /etc/sysctl.d makes mounts faster",
             );
         }
         match self.read(PARAMETER_PATH).as_deref() {
             Some("Y") => Finding::good(WHAT, "on"),
             Some(_) if self.is_root => Finding::good(WHAT, "off; the next mount by root turns it on"),
-            Some(_) => {
-                Finding::advice(WHAT, "off", format!("echo Y > {PARAMETER_PATH} as root makes mounts faster"))
-            }
+            Some(_) => Finding::advice(
+                WHAT,
+                "off",
+                format!(
+                    "echo Y > {PARAMETER_PATH} as root makes mounts faster; options fuse enable_uring=1 \
+                     in /etc/modprobe.d (fuse.enable_uring=1 for the kernel where FUSE is built in) \
+                     keeps that"
+                ),
+            ),
             None => Finding::advice(WHAT, "not in this kernel", "Linux 6.14 and later have it"),
         }
     }
@@ -215,6 +229,20 @@ impl System {
             files.filter_map(|file| self.read(&file)?.parse::<u64>().ok()).min()
         };
         groups.lines().filter_map(of_group).min()
+    }
+
+    fn scheduling(&self) -> Finding {
+        const WHAT: &str = "scheduling";
+        if self.nice >= NICE_LIMIT {
+            Finding::good(WHAT, "servers may use SCHED_IDLE")
+        } else {
+            Finding::advice(
+                WHAT,
+                "servers may not use SCHED_IDLE, so programs change CPUs with many calls",
+                "a line '* - nice 0' in /etc/security/limits.d makes mounts of users faster (a unit \
+                 of systemd: LimitNICE=20)",
+            )
+        }
     }
 
     fn open_files(&self) -> Finding {

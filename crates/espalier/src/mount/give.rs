@@ -16,6 +16,7 @@ use espalier_fuse::{Mount, PausedMount};
 use espalier_storage::GatedDevice;
 use espalier_sync::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use std::fs::File;
 use std::io::Write;
@@ -34,7 +35,7 @@ pub(super) const STATE_VERSION: u64 = 3;
 /// How long the other server may take for its first answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// How long it may take to get ready, while callers wait.
-const READY_LIMIT: Duration = Duration::from_secs(20);
+const READY_LIMIT: Duration = Duration::from_secs(10);
 /// How long requests under way may take.
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 /// A checkpoint that took longer is followed by another one, so that the other server finds a
@@ -44,6 +45,12 @@ const MAX_CHECKPOINTS: usize = 4;
 
 /// Environment variables by which systemd knows a server.
 pub(super) const SERVICE_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
+
+/// Limits that a server passes on.
+pub(super) const LIMITS: [(&str, Resource); 3] =
+    [("open files", Resource::Nofile), ("locked memory", Resource::Memlock), ("nice", Resource::Nice)];
+/// Where the kernel has how readily it ends this process for want of memory.
+pub(super) const OOM_SCORE_PATH: &str = "/proc/self/oom_score_adj";
 
 /// What a server hands over, beside the mount.
 pub(super) struct Giver {
@@ -196,7 +203,21 @@ fn offer() -> serde_json::Value {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "environment": variables.collect::<std::collections::BTreeMap<_, _>>(),
+        "limits": limits(),
     })
+}
+
+/// The limits that the kernel sets this process.
+fn limits() -> serde_json::Value {
+    let mut limits = serde_json::Map::new();
+    for (name, resource) in LIMITS {
+        let limit = getrlimit(resource);
+        limits.insert(name.into(), json!({ "current": limit.current, "maximum": limit.maximum }));
+    }
+    let score = std::fs::read_to_string(OOM_SCORE_PATH).ok();
+    let score = score.and_then(|text| text.trim().parse::<i64>().ok());
+    limits.insert("oom_score_adj".into(), json!(score));
+    limits.into()
 }
 
 /// Makes the log short while requests are served.

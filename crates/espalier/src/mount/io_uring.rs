@@ -58,7 +58,7 @@ pub(super) fn hint_once() {
     if note_first(&told) {
         complain!(
             "espalier: this mount uses the classic FUSE transport; root makes it faster for all \
-             users with: echo Y > {PARAMETER_PATH}"
+             users with: echo Y > {PARAMETER_PATH} (espalier doctor says what else does)"
         );
     }
 }

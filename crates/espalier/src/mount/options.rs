@@ -3,6 +3,7 @@
 
 use crate::backing::ObjectOptions;
 use crate::config::{self, MountRules};
+use crate::logging::LogLevel;
 use crate::units::Size;
 use crate::watch::address::MetricsAddress;
 use anyhow::{Context, Result, anyhow, bail};
@@ -38,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) no_fail: bool,
     /// The file that a server in the background logs to, instead of the log of the machine.
     pub(crate) log_file: Option<PathBuf>,
+    /// How much is logged, if that was asked for.
+    pub(crate) log_level: Option<LogLevel>,
     /// Where metrics are to be had.
     pub(crate) metrics: Option<MetricsAddress>,
     /// For object stores only.
@@ -59,6 +62,7 @@ impl Default for Settings {
             snapshot: None,
             no_fail: false,
             log_file: None,
+            log_level: None,
             metrics: None,
             object: ObjectOptions::default(),
             remount: false,
@@ -84,8 +88,7 @@ impl Settings {
         }
         if let Some(Size(cache)) = cache {
             settings.cache = cache;
-            let lead = if settings.words.is_empty() { "" } else { "," };
-            settings.words += &format!("{lead}cache={cache}");
+            settings.add_word(&format!("cache={cache}"));
         }
         if settings.cache < MIN_CACHE_BYTES {
             bail!(
@@ -165,6 +168,11 @@ impl Settings {
                 // The server changes its directory before it opens the file.
                 self.log_file = Some(std::path::absolute(path).context("mount option logfile")?);
             }
+            ("loglevel", Some(name)) => {
+                let level =
+                    LogLevel::parse(name).map_err(|error| anyhow!("mount option loglevel: {error}"))?;
+                self.log_level = Some(level);
+            }
             ("metrics", Some(address)) => {
                 let address: Result<MetricsAddress, String> = address.parse();
                 self.metrics = Some(address.map_err(|error| anyhow!("mount option metrics: {error}"))?);
@@ -181,6 +189,21 @@ impl Settings {
             },
         }
         Ok(())
+    }
+
+    /// Has more logged than is asked for by options, if the command has `-v` so often. A server that
+    /// replaces this one logs as much.
+    pub(crate) fn log_more(&mut self, verbose: u8) {
+        if verbose > 0 {
+            let level = LogLevel::of_verbose(verbose);
+            self.log_level = Some(level);
+            self.add_word(&format!("loglevel={}", level.name()));
+        }
+    }
+
+    fn add_word(&mut self, word: &str) {
+        let lead = if self.words.is_empty() { "" } else { "," };
+        self.words += &format!("{lead}{word}");
     }
 
     /// The part of the budget that knows names.
@@ -281,6 +304,23 @@ mod tests {
                 .eq(&["noprefetch"])
         );
         assert_eq!(differing("commit=1,cache=2G,transport=auto", running), ["commit=1", "cache=2G"]);
+    }
+
+    #[test]
+    fn how_much_is_logged_stays_with_the_options() -> Result<()> {
+        let mut settings = parse("loglevel=debug,noatime")?;
+        settings.log_more(0);
+        assert_eq!(
+            (settings.log_level, settings.words.as_str()),
+            (Some(LogLevel::Debug), "loglevel=debug,noatime")
+        );
+        settings.log_more(1);
+        assert_eq!(settings.log_level, Some(LogLevel::Info));
+        let again = parse(&settings.words)?;
+        assert_eq!(again.log_level, Some(LogLevel::Info), "a server that takes the mount over");
+        let said = parse("loglevel=loud").unwrap_err().to_string();
+        assert!(said.ends_with("there are error, warn, info, debug"), "{said}");
+        Ok(())
     }
 
     fn rules(system: &str, user: &str, enforce: &str) -> MountRules {

@@ -6,7 +6,7 @@
 //! goes on ([`give`](super::give)).
 
 use super::channel::{Channel, Kind, Message};
-use super::give::{REPLACE, SERVICE_VARIABLES, STATE_VERSION};
+use super::give::{LIMITS, OOM_SCORE_PATH, REPLACE, SERVICE_VARIABLES, STATE_VERSION};
 use super::options::Settings;
 use super::plan::Plan;
 use crate::info;
@@ -14,7 +14,7 @@ use crate::ui::say;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_fuse::{COMMAND_XATTR, Handover};
 use espalier_storage::{FileDevice, GatedDevice};
-use rustix::process::PidfdFlags;
+use rustix::process::{PidfdFlags, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
@@ -107,6 +107,7 @@ impl Taking {
             bail!(message);
         }
         become_service(&offer);
+        take_limits(&offer["limits"]);
         // Before the other server can send its state, so that the number is still its own.
         let other = rustix::process::Pid::from_raw(process)
             .and_then(|process| rustix::process::pidfd_open(process, PidfdFlags::empty()).ok());
@@ -248,6 +249,34 @@ fn become_service(offer: &Value) {
         let list = format!("/sys/fs/cgroup{group}/cgroup.procs");
         if let Err(error) = std::fs::write(&list, std::process::id().to_string()) {
             tracing::warn!(%error, list, "this server does not get the control group of the other one");
+        }
+    }
+}
+
+/// Takes the limits of the other server, as far as this one may: whatever gave them to that one,
+/// its unit for one, did not start this one.
+fn take_limits(limits: &Value) {
+    let raised = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::warn!(%error, "this server does not get the other one's {what}");
+    };
+    if let Some(score) = limits["oom_score_adj"].as_i64() {
+        let file = OOM_SCORE_PATH;
+        let own = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<i64>().ok());
+        if own != Some(score)
+            && let Err(error) = std::fs::write(file, score.to_string())
+        {
+            raised("oom_score_adj", &error);
+        }
+    }
+    for (name, resource) in LIMITS {
+        // No number stands for no limit.
+        let of = |end: &str| limits[name][end].as_u64();
+        let limit = Rlimit { current: of("current"), maximum: of("maximum") };
+        if limits[name].is_object()
+            && limit != getrlimit(resource)
+            && let Err(error) = setrlimit(resource, limit)
+        {
+            raised(name, &error);
         }
     }
 }

@@ -7,7 +7,18 @@ fn bare(release: &str, is_root: bool) -> (TempDir, System) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_owned();
     let programs = vec![root.join("usr/bin")];
-    (dir, System { root, release: release.into(), is_root, programs, open_files: 1024, sink: Sink::Nowhere })
+    (
+        dir,
+        System {
+            root,
+            release: release.into(),
+            is_root,
+            programs,
+            open_files: 1024,
+            nice: 0,
+            sink: Sink::Nowhere,
+        },
+    )
 }
 
 fn put(system: &System, path: &str, content: &str) {
@@ -23,7 +34,7 @@ fn grades(system: &System) -> Vec<(&'static str, Grade)> {
 #[test]
 fn a_good_system_gets_no_advice() {
     let (_dir, mut system) = bare("6.18.2-amd64", false);
-    system.sink = Sink::Syslog;
+    (system.sink, system.nice) = (Sink::Syslog, 20);
     put(&system, "/dev/fuse", "");
     put(&system, "/sys/module/fuse/parameters/enable_uring", "Y\n");
     put(&system, "/proc/sys/kernel/io_uring_disabled", "0\n");
