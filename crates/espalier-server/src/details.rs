@@ -93,7 +93,8 @@ fn xattrs((caller, powers): (&PathCaller, Powers), object: &Handle) -> Outcome<X
     Ok(all)
 }
 
-/// The size of a regular file, and the ranges that are no holes, if `room` bytes have room for them.
+/// The size of a regular file, and the ranges that are no holes, if `room` bytes have room for
+/// them.
 fn extents(
     caller: &PathCaller,
     object: &Handle,

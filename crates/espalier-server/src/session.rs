@@ -224,8 +224,8 @@ impl Session {
     /// The next packet, if there is one; an error if the client is gone, or sent what no packet is.
     fn receive<'c>(&self, closer: &'c Closer, buffer: &mut [u8]) -> Result<Option<Packet<'c>>, ()> {
         let received = match self.connection.brings_descriptors() {
-            // They come with the first call only. Otherwise they stay in the connection, which takes
-            // one place in the line of those to be closed.
+            // They come with the first call only. Otherwise they stay in the connection, which
+            // takes one place in the line of those to be closed.
             Ok(true) if self.opened.is_some() => return Err(()),
             Ok(true) => {
                 let _alone = closer.receive_alone();

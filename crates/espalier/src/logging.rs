@@ -112,7 +112,8 @@ impl LogLevel {
     }
 }
 
-/// What is logged: `RUST_LOG` says it (`debug`, or `espalier_engine=debug,warn`), or else the level.
+/// What is logged: `RUST_LOG` says it (`debug`, or `espalier_engine=debug,warn`), or else the
+/// level.
 fn filter(level: LogLevel) -> Targets {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
     let asked = asked.and_then(|text| text.parse().ok());

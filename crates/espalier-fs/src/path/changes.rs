@@ -61,9 +61,9 @@ impl PathCaller {
         Hold::of_entry(&hold.volume, &entry).map(drop)
     }
 
-    /// Makes a directory with those above it that are missing, all with this mode; one that is there
-    /// is no error. `made` is told of each one that was made: the directory in which, and its name.
-    /// It goes from directory to directory, so a path of any length takes the time of one.
+    /// Makes a directory with those above it that are missing, all with this mode; one that is
+    /// there is no error. `made` is told of each one that was made: the directory in which, and its
+    /// name. It goes from directory to directory, so a path of any length takes the time of one.
     ///
     /// # Errors
     /// [`FsErrorKind::Exists`] if something else is in the way; as for [`PathCaller::mkdir`]. Those
@@ -479,8 +479,8 @@ fn crosses_volumes<T>() -> Result<T> {
 #[cfg(test)]
 mod tests;
 
-/// Where the component of a path ends that begins at a byte, with the slashes in front of it; `None`
-/// at the end.
+/// Where the component of a path ends that begins at a byte, with the slashes in front of it;
+/// `None` at the end.
 fn component_end(path: &[u8], begin: usize) -> Option<usize> {
     let rest = path.get(begin..).filter(|rest| !rest.is_empty())?;
     let name = rest.iter().position(|byte| *byte != b'/').unwrap_or(rest.len());

@@ -191,8 +191,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Has more logged than is asked for by options, if the command has `-v` so often. A server that
-    /// replaces this one logs as much.
+    /// Has more logged than is asked for by options, if the command has `-v` so often. A server
+    /// that replaces this one logs as much.
     pub(crate) fn log_more(&mut self, verbose: u8) {
         if verbose > 0 {
             let level = LogLevel::of_verbose(verbose);
