@@ -23,6 +23,8 @@ pub(crate) struct GuardedDevice {
     inner: Arc<dyn Device>,
     /// Why nothing may be written any more; set once.
     cause: OnceLock<Cause>,
+    /// The first read of what was deleted, because the state that is read was replaced.
+    gone: OnceLock<Error>,
     /// Held during a sync.
     syncing: RankedMutex<(), { rank::DEVICE_SYNC }>,
     counters: Counters,
@@ -66,7 +68,8 @@ impl GuardedDevice {
         if read_only {
             let _ = cause.set(Cause::Opened);
         }
-        Arc::new(Self { inner, cause, syncing: RankedMutex::new(()), counters: Counters::default() })
+        let (syncing, counters) = (RankedMutex::new(()), Counters::default());
+        Arc::new(Self { inner, cause, gone: OnceLock::new(), syncing, counters })
     }
 
     /// The device as the user knows it.
@@ -86,7 +89,22 @@ impl GuardedDevice {
     pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes_read.fetch_add(buffer.len() as u64, Ordering::Relaxed);
-        Ok(self.inner.read_at(offset, buffer)?)
+        self.inner.read_at(offset, buffer).map_err(|error| {
+            let error = Error::from(error);
+            if error.kind() == ErrorKind::Gone && self.gone.set(error.clone()).is_ok() {
+                tracing::warn!(%error, "the state that is read is no longer whole");
+            }
+            error
+        })
+    }
+
+    /// `Ok` if no read has found that part of the state that is read was deleted. Whatever looks
+    /// for damage asks this: otherwise it would take for damage what is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`].
+    pub(crate) fn still_there(&self) -> Result<()> {
+        self.gone.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Announces reads of these byte ranges. A hint.

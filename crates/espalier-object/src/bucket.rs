@@ -151,12 +151,14 @@ pub struct Failure {
     pub kind: FailureKind,
     /// What happened.
     pub message: String,
+    /// The object that a request found to be missing.
+    pub missing: Option<String>,
 }
 
 impl Failure {
     /// A failure; `message` says what happened.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), missing: None }
     }
 
     /// True if the same request may succeed when it is made again.

@@ -143,6 +143,9 @@ impl Requests {
                     self.counters.bytes_got.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(Reply::Got(bytes, facts));
                 }
+                Err(failure) if failure.kind == FailureKind::NotFound => {
+                    return Err(Failure { missing: Some(request.name().to_owned()), ..failure });
+                }
                 other => return other,
             }
         }

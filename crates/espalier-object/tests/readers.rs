@@ -2,11 +2,14 @@
 
 mod support;
 
-use espalier_object::{Access, ObjectDevice, Options, Present, SimulatedBucket, Trouble};
+use espalier_object::{
+    Access, Bucket, ObjectDevice, Options, Present, Request, SimulatedBucket, Ticket, Trouble, check_objects,
+};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, Random, SimulatedEnvironment};
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{options, read, seeds, tags, write};
+use support::{block, options, read, seeds, tags, write};
 
 #[test]
 fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
@@ -49,7 +52,14 @@ fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
     for _ in 0..10 {
         pass(60);
     }
+    let error = first.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Gone, "{error}");
+    assert!(error.to_string().contains("mount again"), "{error}");
+    // It stays so, also when the store is away.
+    bucket.set_away(true);
     assert!(first.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).is_err());
+    bucket.set_away(false);
+    assert_eq!(first.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err().kind, ErrorKind::Gone);
     assert_eq!(read(&second, 0, 100), [2; 100]);
     // Another store in its place is not followed.
     writer.close().unwrap();
@@ -156,11 +166,98 @@ fn slow_readers_get_what_their_state_had_or_an_error() {
                 }
                 Err(error) => {
                     assert!(age >= 500, "seed {seed}, {age} s: {error}");
-                    assert!(error.to_string().contains("longer than the grace time ago"), "{error}");
+                    assert_eq!(error.kind, ErrorKind::Gone, "{error}");
                     gone += 1;
                 }
             }
         }
     }
     assert!(gone > 20 && old > 20, "{gone} reads found nothing, {old} reads of old states were right");
+}
+
+/// The oracle: an error says that the writer deleted something only if the newest state does not
+/// need it.
+#[test]
+fn what_the_newest_state_needs_and_has_not_is_damage() {
+    let environment = support::environment(6);
+    let bucket = Arc::new(SimulatedBucket::new(6));
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let open = |access| {
+        let options = Options { cache_bytes: 0, ahead_bytes: 0, ..options() };
+        ObjectDevice::open(bucket.clone(), &environment, access, options).unwrap()
+    };
+    let writer = open(Access::Write);
+    write(&writer, 0, &[1; 10]);
+    writer.sync().unwrap();
+    let reader = open(Access::ReadOnly);
+    let data = bucket.objects().into_iter().find(|(name, _)| name.starts_with("data/")).unwrap().0;
+    bucket.remove(&data);
+    let read_one = || reader.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+    // No newer state.
+    assert_eq!(read_one().kind, ErrorKind::Io);
+    // A newer state, which needs the object too.
+    write(&writer, 100, &[2]);
+    writer.sync().unwrap();
+    assert!(reader.is_replaced().unwrap());
+    assert_eq!(read_one().kind, ErrorKind::Io);
+    let report = check_objects(bucket.clone(), &environment, &options(), false).unwrap();
+    assert_eq!(report.missing, [data.as_str()]);
+    // A newer state, which does not.
+    write(&writer, 0, &[3; 10]);
+    writer.sync().unwrap();
+    let error = read_one();
+    assert_eq!(error.kind, ErrorKind::Gone);
+    assert!(error.to_string().contains(&data), "{error}");
+}
+
+/// A bucket where something happens when the first object with blocks is asked for.
+struct Meanwhile(Arc<SimulatedBucket>, Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Bucket for Meanwhile {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        if request.name().starts_with("data/") {
+            self.1.lock().unwrap().take().into_iter().for_each(|happens| happens());
+        }
+        self.0.submit(request)
+    }
+}
+
+#[test]
+fn a_check_that_is_slower_than_the_grace_time_says_so() {
+    let simulated = Arc::new(SimulatedEnvironment::new(7));
+    let environment: Arc<dyn Environment> = simulated.clone();
+    let bucket = Arc::new(SimulatedBucket::new(7));
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let writer = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options()).unwrap();
+    for tag in 0..40 {
+        writer.write_at(tag * BLOCK as u64, &[&block(tag)]).unwrap();
+        writer.sync().unwrap();
+    }
+    let server = bucket.clone();
+    let deletes = move || {
+        write(&writer, 0, &[9; 100]);
+        writer.sync().unwrap();
+        for _ in 0..20 {
+            server.advance(60_000);
+            simulated.advance(Duration::from_secs(60));
+            while writer.step().unwrap() {}
+        }
+        writer.close().unwrap();
+    };
+    let watched = Arc::new(Meanwhile(bucket.clone(), Mutex::new(Some(Box::new(deletes)))));
+    let options = Options { ahead_bytes: 0, ..options() };
+    let error = check_objects(watched, &environment, &options, false).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Gone, "{error}");
+    let report = check_objects(bucket, &environment, &options, true).unwrap();
+    assert!(report.is_sound(), "{report:?}");
 }

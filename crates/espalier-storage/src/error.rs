@@ -27,6 +27,9 @@ pub enum ErrorKind {
     Unsupported,
     /// What was to be made is there already.
     AlreadyExists,
+    /// The state that the device shows was replaced by a newer one, and part of it was deleted in
+    /// order: open the device again.
+    Gone,
 }
 
 /// The device call that failed.

@@ -92,12 +92,12 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         .iter()
         .for_each(|problem| findings.add(None, place(problem).as_deref(), &problem.message));
     findings.count += engine.more_problems;
-    let files = check_files(&store, image::VOLUME, None, &mut findings);
+    let files = check_files(&store, image::VOLUME, None, &mut findings)?;
     let snapshots = if args.snapshots { espalier_fs::snapshots(&store) } else { Vec::new() };
     for snapshot in &snapshots {
         let directory = snapshot.directory.map(|number| format!("{number}/")).unwrap_or_default();
         let name = format!("{directory}{}", snapshot.name);
-        check_files(&store, &snapshot.volume, Some(&name), &mut findings);
+        check_files(&store, &snapshot.volume, Some(&name), &mut findings)?;
     }
     let also = match snapshots.len() {
         0 => String::new(),
@@ -126,18 +126,23 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
 }
 
 /// Checks the files and directories of a volume, which is that of a snapshot or the main one.
+///
+/// # Errors
+/// If part of what is checked was deleted meanwhile, as of a state of an object store that was
+/// replaced.
 fn check_files(
     store: &Arc<Store>,
     volume: &str,
     snapshot: Option<&str>,
     findings: &mut Findings<'_>,
-) -> CheckReport {
+) -> Result<CheckReport> {
     let spinner = ui::spinner("checking files and directories");
     let of = snapshot.map(|name| format!("snapshot {name}: ")).unwrap_or_default();
     let checked = espalier_fs::check(store, volume, &mut |keys| {
         spinner.set_message(format!("{of}{keys} keys checked"))
     });
     spinner.finish_and_clear();
+    store.still_there()?;
     let report = checked.unwrap_or_else(|error| {
         let message = format!("the file system cannot be read: {error}");
         CheckReport { problems: vec![CheckProblem { path: "/".into(), message }], ..CheckReport::default() }
@@ -146,7 +151,7 @@ fn check_files(
         findings.add(snapshot, Some(&problem.path), &problem.message);
     }
     findings.count += report.more_problems;
-    report
+    Ok(report)
 }
 
 /// Where the engine found a problem, in paths as far as there are any.

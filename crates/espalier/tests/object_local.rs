@@ -227,3 +227,59 @@ fn a_reader_has_a_snapshot_beside_the_writer_and_metrics_count_requests() {
     place.umount().ok();
     assert!(place.fsck().ok().contains("clean"));
 }
+
+/// The objects with blocks that a store has, and which a check does not miss when they are away:
+/// the writer would delete them when the grace time has passed.
+fn delete_dead(place: &Place, before: &[PathBuf]) -> usize {
+    let check = |url: &Path| {
+        let words = ["objects".as_ref(), url.as_os_str(), "--check".as_ref()];
+        espalier::<&OsStr>(&words).code == Some(0)
+    };
+    let away = place.path("away");
+    let is_dead = |object: &&PathBuf| {
+        fs::rename(object, &away).unwrap();
+        let is_dead = check(&place.image);
+        if !is_dead {
+            fs::rename(&away, object).unwrap();
+        }
+        is_dead
+    };
+    before.iter().filter(is_dead).count()
+}
+
+#[test]
+fn a_reader_whose_state_was_deleted_is_told_that_it_is_stale() {
+    let place = object_place();
+    place.mount(&[]).ok();
+    let mut bytes = vec![0; 24 << 20];
+    let mut random = common::Random(5);
+    bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+    write_synced(&place.dir.join("large"), &bytes);
+    let mut reader = Place::new();
+    std::os::unix::fs::symlink(place.path("store"), reader.path("other")).unwrap();
+    reader.image = PathBuf::from(format!("file://{}", reader.path("other").display()));
+    reader.mount(&["-o", "ro"]).ok();
+    let data = place.path("store").join("data");
+    let before: Vec<PathBuf> = fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path()).collect();
+    // Nothing is deleted in time, and the object that is missing while the state is the newest is
+    // damage.
+    let largest = before.iter().max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    fs::rename(largest, place.path("kept")).unwrap();
+    let error = fs::read(reader.dir.join("large")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+    fs::rename(place.path("kept"), largest).unwrap();
+
+    fs::remove_file(place.dir.join("large")).unwrap();
+    fs::write(place.dir.join("small"), "small").unwrap();
+    place.umount().ok();
+    assert!(delete_dead(&place, &before) > 0);
+    let error = fs::read(reader.dir.join("large")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
+    let scrub = espalier(&["scrub".as_ref(), reader.dir.as_os_str()]);
+    scrub.refused(1, &["was replaced", "mount again"]);
+    reader.umount().ok();
+    reader.mount(&["-o", "ro"]).ok();
+    assert_eq!(content(&reader.dir.join("small")), b"small");
+    reader.umount().ok();
+    assert!(place.fsck().ok().contains("clean"));
+}

@@ -32,6 +32,9 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The caller no longer wants it; nothing was done.
     Interrupted,
+    /// The state that is read was replaced, and part of it was deleted in order: open the store
+    /// again.
+    Gone,
 }
 
 /// A failed engine call.
@@ -47,7 +50,7 @@ pub struct Error {
 impl Error {
     /// True if something could not be read; or written, after which nothing else is.
     pub(crate) fn is_of_reading(&self) -> bool {
-        matches!(self.kind, ErrorKind::Io | ErrorKind::Damaged)
+        matches!(self.kind, ErrorKind::Io | ErrorKind::Damaged | ErrorKind::Gone)
     }
 
     /// An error of `kind`; `message` says what happened and where.
@@ -120,6 +123,7 @@ impl From<espalier_storage::Error> for Error {
             Storage::Busy => ErrorKind::Busy,
             Storage::ReadOnly => ErrorKind::ReadOnly,
             Storage::NoSpace => ErrorKind::NoSpace,
+            Storage::Gone => ErrorKind::Gone,
             Storage::PermissionDenied | Storage::Unsupported => ErrorKind::InvalidArgument,
             _ => ErrorKind::Io,
         };

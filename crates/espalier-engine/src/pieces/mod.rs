@@ -98,6 +98,14 @@ impl Pieces {
         self.read_ahead.set_limits(read_ahead_share(capacity, device_bytes));
     }
 
+    /// `Ok` if no read has found that part of the state that is read was deleted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`](crate::ErrorKind::Gone).
+    pub(crate) fn still_there(&self) -> Result<()> {
+        self.device.still_there()
+    }
+
     /// How many bytes of values the device wants announced at any time, so that it is never idle; 0
     /// if announcements change nothing.
     pub(crate) fn wanted_ahead(&self) -> u64 {

@@ -199,12 +199,24 @@ impl Store {
     /// store is read-only.
     ///
     /// # Errors
-    /// Of that checkpoint; what is wrong with the store is in the report.
+    /// Of that checkpoint; [`ErrorKind::Gone`] if part of the state was deleted meanwhile. What is
+    /// wrong with the store is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         if !self.components.options.read_only {
             self.components.write.checkpointer.checkpoint()?;
         }
-        Ok(self.verify_checkpoint(progress))
+        let report = self.verify_checkpoint(progress);
+        self.still_there()?;
+        Ok(report)
+    }
+
+    /// `Ok` if no read has found that part of the state that is read was deleted, because a newer
+    /// one replaced it. Then nothing can be said about damage.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Gone`].
+    pub fn still_there(&self) -> Result<()> {
+        self.components.device.still_there()
     }
 
     /// Writes the trees as text: all of them, or the part below one node.
@@ -243,6 +255,9 @@ impl Store {
                 verifier.visit_dead(*id);
             }
             let (mut report, references) = verifier.finish();
+            if self.still_there().is_err() {
+                return report;
+            }
             let problems = components.space.check(&references, &state.reclaim, &mut |_| {});
             report.problems.extend(problems.into_iter().map(|message| Problem {
                 index: None,

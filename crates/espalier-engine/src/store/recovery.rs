@@ -38,6 +38,15 @@ pub(super) fn open(
 ) -> Result<Components> {
     choose_memtable(&mut options);
     let device = GuardedDevice::new(device, options.read_only);
+    // What was deleted in order may look like damage.
+    recover(device.clone(), env, options).or_else(|error| device.still_there().and(Err(error)))
+}
+
+fn recover(
+    device: Arc<GuardedDevice>,
+    env: Arc<dyn Environment>,
+    options: OpenOptions,
+) -> Result<Components> {
     let OpenedSpace { space, volumes, reclaim, .. } = open_space(&device, &options)?;
     let opening = Opening::new(env, device, options, space.clone(), compression_of(&space)?)?;
     let Opening { trees, options, superblock, .. } = &opening;

@@ -59,7 +59,7 @@ impl Store {
     /// # Errors
     /// Of the device; [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`]; [`ErrorKind::Damaged`]
     /// if neither superblock or not the volume table can be read: without them nothing can be told
-    /// from anything else.
+    /// from anything else; [`ErrorKind::Gone`] if part of the state that is read was deleted.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         env: Arc<dyn Environment>,
@@ -85,6 +85,18 @@ fn open(
 ) -> Result<Salvaged> {
     choose_memtable(&mut options);
     let device = GuardedDevice::new(device, false);
+    let salvaged = salvage(device.clone(), env, options, progress);
+    // Whatever was lost then is whole in the newest state.
+    device.still_there()?;
+    salvaged
+}
+
+fn salvage(
+    device: Arc<GuardedDevice>,
+    env: Arc<dyn Environment>,
+    options: OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Salvaged> {
     let RebuiltSpace { space, volumes, problems, mended } =
         Space::rebuild(device.clone(), &space_options(&options))?;
     let nowhere = |message: String| Loss { index: None, range: None, message };
@@ -99,6 +111,7 @@ fn open(
         let mut tick = read_progress(device, &space, progress);
         cut(trees, &space, roots, superblock.next_msn, &mut losses, &mut tick)?
     };
+    device.still_there()?;
     let pin = Arc::new(space.deferred.pin());
     let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
     for (id, counted, root) in left {

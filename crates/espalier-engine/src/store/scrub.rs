@@ -38,11 +38,13 @@ impl Store {
     /// at.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) after [`Store::close`]; damage is no
-    /// error.
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) after [`Store::close`];
+    /// [`ErrorKind::Gone`](crate::ErrorKind::Gone) once part of the state that is read was deleted;
+    /// damage is no error.
     pub fn scrub(&self, from: u64, bytes: u64) -> Result<Scrubbed> {
         let components = &self.components;
         let snapshot = self.snapshot()?;
+        self.still_there()?;
         let _pin = components.space.deferred.pin();
         let mut step = Scrubbed::default();
         let mut bad: Vec<(PieceId, String)> = Vec::new();
@@ -61,6 +63,7 @@ impl Store {
             for (id, length) in pieces {
                 step.bytes += length;
                 if let Err(error) = components.trees.pieces.check(id) {
+                    self.still_there()?;
                     bad.push((id, error.to_string()));
                 }
             }
@@ -83,6 +86,7 @@ impl Store {
             let problem = |message| ScrubProblem { message, keys: Vec::new(), is_copy: true };
             step.damaged.extend(copies.map(problem));
         }
+        self.still_there()?;
         Ok(step)
     }
 }

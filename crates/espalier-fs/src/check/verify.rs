@@ -40,8 +40,9 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) if there is no such volume,
-/// [`FsErrorKind::Io`](crate::FsErrorKind::Io) if its parameters are damaged. Damage further in is
-/// reported, not returned.
+/// [`FsErrorKind::Io`](crate::FsErrorKind::Io) if its parameters are damaged,
+/// [`FsErrorKind::Gone`](crate::FsErrorKind::Gone) if part of the state that is checked was deleted
+/// meanwhile. Damage further in is reported, not returned.
 pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result<CheckReport> {
     let volume = find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
@@ -59,7 +60,9 @@ pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result
         longest_key: u64::MAX,
         flags_used: FileFlags::default(),
     };
-    Ok(verification.run())
+    let report = verification.run();
+    store.still_there()?;
+    Ok(report)
 }
 
 /// What is wrong with the limits of an object, if anything is.

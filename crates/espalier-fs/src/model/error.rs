@@ -61,6 +61,9 @@ pub enum FsErrorKind {
     Busy,
     /// The caller no longer waits; nothing was changed (EINTR).
     Interrupted,
+    /// The state that is shown was replaced, and part of it was deleted in order: it has to be
+    /// mounted again (ESTALE).
+    Gone,
     /// The device fails or has failed, or stored bytes are damaged (EIO).
     Io,
 }
@@ -116,6 +119,7 @@ impl From<espalier_engine::Error> for FsError {
             Engine::NotFound => FsErrorKind::NotFound,
             Engine::AlreadyExists => FsErrorKind::Exists,
             Engine::Interrupted => FsErrorKind::Interrupted,
+            Engine::Gone => FsErrorKind::Gone,
             _ => FsErrorKind::Io,
         };
         Self { kind, message: source.to_string(), source: Some(Box::new(source)) }

@@ -6,7 +6,7 @@ use espalier_fs::{
     Caller, FileFlags, FileSystem, FormatOptions, FsErrorKind, NodeId, RenameAction, RenameStep, SetAttr,
     SetTime, merge_functions,
 };
-use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
+use espalier_storage::{Device, Environment, Fault, MemoryDevice, SimulatedDevice, SystemEnvironment};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -184,4 +184,39 @@ fn many_renames_are_durable_when_a_directory_asks_for_it() {
         let found = number(&bench.crash());
         assert_eq!(found, if n == 0 { before } else { after }, "case {n}");
     }
+}
+
+/// What a slow reader of an object store meets: no damage, and no error as of damage.
+#[test]
+fn what_was_deleted_with_a_replaced_state_is_gone_and_not_damaged() {
+    let simulated = Arc::new(SimulatedDevice::new(64 * MIB, 3));
+    let device: Arc<dyn Device> = simulated.clone();
+    let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
+    Store::format(device.clone(), env.clone(), &Default::default()).expect("format");
+    let open = |read_only| {
+        let merge = merge_functions();
+        let options = OpenOptions { memory: 4 << 20, read_only, merge, ..Default::default() };
+        Store::open(device.clone(), env.clone(), options).expect("open")
+    };
+    let store = open(false);
+    FileSystem::format(&store, &FormatOptions::default()).expect("format");
+    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).expect("open");
+    let bench = Bench { device: device.clone(), env: env.clone(), store: store.clone(), fs };
+    write_much(&bench, "large", 24);
+    bench.fs.close().expect("close");
+    drop(bench);
+    store.close().expect("close");
+    drop(store);
+
+    let store = open(true);
+    let read_only = espalier_fs::OpenOptions { read_only: true, ..Default::default() };
+    let fs = FileSystem::open(store.clone(), env, read_only).expect("open");
+    let large = fs.lookup(NodeId::ROOT, b"large").expect("it is there").node;
+    assert!(espalier_fs::check(&store, "main", &mut |_| ()).expect("whole").problems.is_empty());
+    simulated.inject(Fault::Deleted(0..u64::MAX));
+    let mut read = (0..24).map(|n| fs.read(large, n * MIB, &mut vec![0; MIB as usize]));
+    let error = read.find_map(Result::err).expect("most of it was read from the device");
+    assert_eq!(error.kind(), FsErrorKind::Gone, "{error}");
+    let checked = espalier_fs::check(&store, "main", &mut |_| ());
+    assert_eq!(checked.unwrap_err().kind(), FsErrorKind::Gone);
 }

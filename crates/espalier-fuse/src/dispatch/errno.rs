@@ -40,7 +40,7 @@ pub fn errno(kind: FsErrorKind) -> i32 {
     use FsErrorKind as Kind;
     match kind {
         Kind::NotFound => libc::ENOENT,
-        Kind::Stale => libc::ESTALE,
+        Kind::Stale | Kind::Gone => libc::ESTALE,
         Kind::Exists => libc::EEXIST,
         Kind::NotDirectory => libc::ENOTDIR,
         Kind::IsDirectory => libc::EISDIR,

@@ -47,7 +47,9 @@ impl CheckReport {
 /// Checks all objects of a store. With `deep` every byte in use is got.
 ///
 /// # Errors
-/// As for [`ObjectDevice::open`]; if a page of the map cannot be got.
+/// As for [`ObjectDevice::open`]; if a page of the map cannot be got;
+/// [`ErrorKind::Gone`](espalier_storage::ErrorKind::Gone) if that takes longer than the grace time
+/// and the writer has deleted what is looked for.
 pub fn check_objects(
     bucket: Arc<dyn Bucket>,
     environment: &Arc<dyn Environment>,
@@ -61,7 +63,7 @@ pub fn check_objects(
 impl ObjectDevice {
     fn check(&self, deep: bool) -> Result<CheckReport> {
         let inner = &self.inner;
-        let failed = |failure: Failure| error::of_failure(&failure, Operation::Read, &inner.name);
+        let failed = |failure: Failure| inner.read_error(&failure);
         // A range at a time, so that not all pages are under way together.
         let step = PAGE_BLOCKS * PARALLEL_REQUESTS as u64;
         for start in (0..inner.blocks).step_by(step as usize) {
@@ -111,7 +113,7 @@ impl ObjectDevice {
         let request = Request::Get { name: name.clone(), range };
         let reply = match self.inner.requests.call(&request) {
             Ok(reply) => reply,
-            Err(failure) if failure.kind == FailureKind::NotFound => {
+            Err(failure) if failure.kind == FailureKind::NotFound && !self.inner.was_deleted(&name) => {
                 report.missing.push(name);
                 return Ok(());
             }

@@ -17,13 +17,12 @@ pub(super) fn of_failure(failure: &Failure, operation: Operation, name: &str) ->
     Error::new(kind, operation, name, format!("{}{advice}", failure.message))
 }
 
-/// The error of a device that stays in one state, for an object of that state which is gone: not
-/// damage, but what a reader meets that is slower than the grace time.
-pub(super) fn of_old_state(failure: &Failure, name: &str) -> Error {
+/// The error of a device that stays in one state, for an object which only older states than the
+/// newest have, and which the writer has therefore deleted.
+pub(super) fn of_deleted(object: &str, name: &str) -> Error {
     let message = format!(
-        "{}; the writer deletes what only a state has that was replaced longer than the grace time ago, and this device \
-         shows one state: open the store again (if that fails too, the bucket or an object was deleted otherwise)",
-        failure.message
+        "the state that is read was replaced longer than the grace time ago, and the writer has deleted {object}, which \
+         newer states do not need; mount again, or with -o ro,follow, which shows new states (or run the command again)"
     );
-    Error::new(ErrorKind::Io, Operation::Read, name, message)
+    Error::new(ErrorKind::Gone, Operation::Read, name, message)
 }

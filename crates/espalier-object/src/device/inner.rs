@@ -13,7 +13,7 @@ use crate::runs::{Place, Run, RunMap};
 use crate::segment::{Segment, SegmentBuilder};
 use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
 use espalier_sync::{Condvar, Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(super) struct Inner {
     pub(super) line: Mutex<Line>,
     pub(super) state: RwLock<State>,
     pub(super) latch: OnceLock<Latched>,
+    /// Objects of the state that is read which the writer has deleted, as far as that is known.
+    pub(super) deleted: Mutex<BTreeSet<ObjectId>>,
     /// Set and told when the device is closed or dropped.
     pub(super) ended: Mutex<bool>,
     pub(super) end: Condvar,

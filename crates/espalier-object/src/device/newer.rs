@@ -1,11 +1,12 @@
-//! Following: a reader finds out whether the root names another state by now, and opens that.
+//! Following: a reader finds out whether the root names another state by now, and opens that; and
+//! whether an object that it misses was deleted in order, because newer states do not need it.
 
 use super::error;
 use super::inner::Line;
 use super::inner::{Inner, Latched};
 use super::object_device::ObjectDevice;
 use crate::bucket::{Failure, Version};
-use crate::format::Root;
+use crate::format::{ObjectId, Root};
 use espalier_storage::{Error, ErrorKind, Operation, Result};
 use espalier_sync::Mutex;
 use std::sync::Arc;
@@ -22,17 +23,7 @@ impl ObjectDevice {
     /// # Errors
     /// What a request fails with; [`ErrorKind::NotFound`] if the store was deleted or made anew.
     pub fn newer(&self) -> Result<Option<Self>> {
-        let inner = &self.inner;
-        let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &inner.name);
-        let Some((root, version)) = inner.newer_root()? else { return Ok(None) };
-        let newer = Inner::new(
-            (Arc::clone(&inner.requests), Arc::clone(&inner.cache)),
-            &inner.environment,
-            inner.options.clone(),
-            Line { root, version, put_at: inner.elapsed() },
-            None,
-        );
-        newer.load_state(None).map_err(failed)?;
+        let Some(newer) = self.inner.newer_state()? else { return Ok(None) };
         newer.announce_newest(NEWEST_BYTES);
         let _ = newer.latch.set(Latched::Closed("it is open for reading only"));
         Ok(Some(Self { inner: Arc::new(newer), threads: Mutex::default() }))
@@ -49,6 +40,59 @@ impl ObjectDevice {
 }
 
 impl Inner {
+    /// The error for what kept a read from its blocks: [`ErrorKind::Gone`] for an object that the
+    /// writer has deleted because newer states do not need it. Anything else that is missing is
+    /// damage.
+    pub(super) fn read_error(&self, failure: &Failure) -> Error {
+        match &failure.missing {
+            Some(object) if self.was_deleted(object) => error::of_deleted(object, &self.name),
+            _ => error::of_failure(failure, Operation::Read, &self.name),
+        }
+    }
+
+    /// True if an object that is missing is of an older state than the newest, which does not need
+    /// it. False if that cannot be found out, and on a device that is open for writing.
+    pub(super) fn was_deleted(&self, object: &str) -> bool {
+        let Some((id, ..)) = ObjectId::of_name(object) else { return false };
+        if !matches!(self.latch.get(), Some(Latched::Closed(_))) {
+            return false;
+        }
+        // What was found once stays so: nothing ever refers to a dead object again.
+        if self.deleted.lock().contains(&id) {
+            return true;
+        }
+        let is_needed = |newer: Self| newer.state.read().objects.get(id).is_some_and(|e| !e.is_dead());
+        let deleted = match self.newer_state() {
+            Ok(newer) => newer.is_some_and(|newer| !is_needed(newer)),
+            Err(error) => {
+                tracing::debug!(device = self.name, %error, "the newest state cannot be read");
+                false
+            }
+        };
+        if deleted {
+            self.deleted.lock().insert(id);
+        }
+        deleted
+    }
+
+    /// The newest state, if it is another one than this.
+    ///
+    /// # Errors
+    /// As for [`ObjectDevice::newer`].
+    fn newer_state(&self) -> Result<Option<Self>> {
+        let Some((root, version)) = self.newer_root()? else { return Ok(None) };
+        let newer = Self::new(
+            (Arc::clone(&self.requests), Arc::clone(&self.cache)),
+            &self.environment,
+            self.options.clone(),
+            Line { root, version, put_at: self.elapsed() },
+            None,
+        );
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &self.name);
+        newer.load_state(None).map_err(failed)?;
+        Ok(Some(newer))
+    }
+
     /// The root, if it names another state than the one that the device was opened with.
     ///
     /// # Errors

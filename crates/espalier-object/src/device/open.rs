@@ -193,6 +193,7 @@ impl Inner {
             line: Mutex::new(line),
             state: RwLock::default(),
             latch: OnceLock::new(),
+            deleted: Mutex::default(),
             ended: Mutex::new(false),
             end: Condvar::new(),
         }

@@ -2,7 +2,7 @@
 //! ([`super::frames`]).
 
 use super::error;
-use super::inner::{Inner, Latched, State};
+use super::inner::{Inner, State};
 use super::tables::{PagesGet, located};
 use crate::bucket::{Failure, FailureKind};
 use crate::fetches::{Frames, Purpose};
@@ -71,10 +71,7 @@ impl Inner {
     /// Fills `buffer` from block `start`.
     pub(super) fn read(&self, start: u64, buffer: &mut [u8]) -> Result<()> {
         let range = start..start + (buffer.len() / BLOCK) as u64;
-        let failed = |failure: &Failure| match (failure.kind, self.latch.get()) {
-            (FailureKind::NotFound, Some(Latched::Closed(_))) => error::of_old_state(failure, &self.name),
-            _ => error::of_failure(failure, Operation::Read, &self.name),
-        };
+        let failed = |failure: &Failure| self.read_error(failure);
         let mut lookups = 0;
         loop {
             self.load_pages(std::slice::from_ref(&range)).map_err(|f| failed(&f))?;

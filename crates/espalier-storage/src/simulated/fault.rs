@@ -31,6 +31,9 @@ pub enum Fault {
     },
     /// Every read that touches these bytes fails.
     Unreadable(Range<u64>),
+    /// Every read that touches these bytes fails with [`ErrorKind::Gone`], as of a state that was
+    /// replaced and of which this was deleted.
+    Deleted(Range<u64>),
     /// A write is reported done and never lands.
     Lose {
         /// Which of the writes.
@@ -175,6 +178,10 @@ impl Fault {
             Self::Unreadable(bytes) if operation == Operation::Read => {
                 let touches = bytes.start < range.end && range.start < bytes.end;
                 (if touches { io("an injected unreadable range") } else { None }, true)
+            }
+            Self::Deleted(bytes) if operation == Operation::Read => {
+                let touches = bytes.start < range.end && range.start < bytes.end;
+                (touches.then_some(Verdict::Fail(ErrorKind::Gone, "an injected deletion")), true)
             }
             Self::Lose { nth } if operation == Operation::Write => match due(nth) {
                 true => (Some(Verdict::Lose), false),

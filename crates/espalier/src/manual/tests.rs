@@ -58,7 +58,7 @@ fn the_page_of_git_espalier_has_what_its_usage_has() {
 }
 
 /// What the page of the program calls errors of the engine, by kind.
-const DIAGNOSTICS: [(&str, &str); 11] = [
+const DIAGNOSTICS: [(&str, &str); 12] = [
     ("Io", "the device fails"),
     ("Damaged", "is damaged"),
     ("NotAStore", "holds no Espalier file system"),
@@ -70,6 +70,7 @@ const DIAGNOSTICS: [(&str, &str); 11] = [
     ("NotFound", "there is no such"),
     ("AlreadyExists", "exists already"),
     ("Interrupted", "given up"),
+    ("Gone", "was replaced"),
 ];
 
 #[test]

@@ -127,7 +127,8 @@ impl<'a> Salvager<'a> {
         interval: &KeyRange,
     ) -> Salvaged<Arc<NodeSlot>> {
         let id = slot.place().map(|handle| handle.id());
-        if id.is_some_and(|id| self.whole.contains(&id)) {
+        // The caller asks the device whether all of it is there still: if not, nothing is cut.
+        if id.is_some_and(|id| self.whole.contains(&id)) || self.trees.pieces.still_there().is_err() {
             return Salvaged::Whole;
         }
         (self.tick)();

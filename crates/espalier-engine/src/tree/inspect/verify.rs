@@ -3,6 +3,9 @@
 //! The walk follows logical edges with the functions that queries use, so it accepts exactly what
 //! readers see. A header that several edges share is checked once for each interval that it covers
 //! in its own key space, and counted once.
+//!
+//! What was deleted because the state that is read was replaced is no damage. The walk ends there,
+//! and its caller asks the device.
 
 use crate::Result;
 use crate::model::ids::{Delta, IndexId, PieceId, PieceKind};
@@ -125,6 +128,11 @@ impl<'a> Verifier<'a> {
         (self.report, self.references)
     }
 
+    /// True if part of what is verified was deleted meanwhile.
+    fn is_over(&self) -> bool {
+        self.trees.pieces.still_there().is_err()
+    }
+
     /// Adds a problem.
     pub(crate) fn problem(&mut self, range: Option<&KeyRange>, message: impl Into<String>) {
         if self.report.problems.len() < MAX_PROBLEMS {
@@ -196,7 +204,7 @@ impl<'a> Verifier<'a> {
     /// counted yet.
     fn note_unreadable(&mut self, id: PieceId, why: &str) {
         let mut rest = vec![id];
-        while let Some(id) = rest.pop() {
+        while let Some(id) = rest.pop().filter(|_| !self.is_over()) {
             if !self.seen_nodes.insert(id) {
                 continue;
             }
@@ -227,6 +235,9 @@ impl<'a> Verifier<'a> {
     /// keys. If it is not `whole`, only that much of it is seen: along a border that could not be
     /// read it was not taken apart (`tree/clone`).
     fn slot(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange, whole: bool) {
+        if self.is_over() {
+            return;
+        }
         if let Some(handle) = slot.place()
             && !self.covered.insert((handle.id(), interval.clone()))
         {
@@ -329,6 +340,9 @@ impl<'a> Verifier<'a> {
         leaf: bool,
         last: &mut Option<Key>,
     ) {
+        if self.is_over() {
+            return;
+        }
         let held = KeyRange { start: viewed.first.clone(), end: viewed.last.clone() };
         let outer = view.range_to_outer(&held);
         let place = viewed.slot.place().map_or("in memory".into(), |p| p.handle.id().to_string());
@@ -357,7 +371,7 @@ impl<'a> Verifier<'a> {
         let mut cursor = part.cursor();
         cursor.first();
         let mut previous: Option<(Key, crate::Msn)> = None;
-        while cursor.valid() {
+        while cursor.valid() && !self.is_over() {
             self.report.entries += 1;
             if previous.as_ref().is_some_and(|(key, msn)| {
                 (&**key, std::cmp::Reverse(*msn)) >= (cursor.key(), std::cmp::Reverse(cursor.msn()))
