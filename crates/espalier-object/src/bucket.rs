@@ -10,7 +10,9 @@
 
 mod directory;
 mod event_loop;
+mod failures;
 mod remote;
+mod services;
 mod url;
 
 pub use remote::RemoteBucket;
@@ -20,7 +22,7 @@ use bytes::Bytes;
 use std::fmt::{self, Debug};
 use std::ops::Range;
 
-/// What a server says about one state of an object: equal for equal bytes, different for others.
+/// What a server says about one state of an object: different for other bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);
 

@@ -1,5 +1,5 @@
 //! A block device for Espalier whose blocks lie in an object store: S3 or what speaks its language,
-//! or a local directory.
+//! Google Cloud Storage, Azure Blob Storage, or a local directory.
 //!
 //! [`ObjectDevice`] is an [`espalier_storage::Device`], so the engine does not know of it.
 //! Why a sync that returned survives, why one writer wins and when an object may be deleted is

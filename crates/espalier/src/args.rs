@@ -163,9 +163,11 @@ impl Command {
   espalier mkfs --compress zstd --label home /dev/vdb    a whole block device
   espalier mkfs --size 1T s3://bucket/prefix             in an object store
 
-An object store is s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:///DIRECTORY, here and in \
-place of an image elsewhere. Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the \
-like, or from the machine's role.")]
+An object store is s3://BUCKET/PREFIX?endpoint=URL&region=NAME, gs://BUCKET/PREFIX, \
+az://CONTAINER/PREFIX?account=NAME, https://HOST/... of one of these services, or \
+file:///DIRECTORY, here and in place of an image elsewhere. Credentials come from the environment \
+(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, \
+AZURE_STORAGE_ACCOUNT_KEY and the like), or from the machine's role.")]
 pub(crate) struct Mkfs {
     /// Size of the file system (default: that of the existing file or device)
     #[arg(long, value_name = "SIZE")]

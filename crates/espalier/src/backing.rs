@@ -220,7 +220,8 @@ pub(crate) fn location(path: &Path) -> Result<Option<Location>> {
     match path.to_str().filter(|text| Location::is_meant_by(text)) {
         None => Ok(None),
         Some(text) => {
-            let location = Location::parse(text).map_err(|e| anyhow!("{text}: {e}"))?;
+            let location =
+                Location::parse(text).map_err(|e| anyhow!("{}: {e}", Location::without_secrets(text)))?;
             Ok(Some(location))
         }
     }

@@ -15,7 +15,10 @@ use std::sync::Arc;
 /// Runs the command.
 pub(crate) fn run(args: &Objects) -> Result<Exit> {
     let Some(location) = backing::location(&args.source)? else {
-        bail!("{}: name an object store (s3://BUCKET/PREFIX, file:///DIRECTORY)", args.source.display());
+        bail!(
+            "{}: name an object store (s3://BUCKET/PREFIX, gs://..., az://..., file:///DIRECTORY)",
+            args.source.display()
+        );
     };
     let environment: Arc<dyn Environment> = image::environment();
     if !args.check && !args.deep && !args.delete_orphans {

@@ -246,8 +246,15 @@ fn urls_that_are_none_are_refused_and_secrets_are_not_repeated() {
         ("file://here", "absolute"),
         ("s3://bucket/p?endpoint=http://user:hunter2@host", "without a password"),
         ("s3://bucket/p?secret=hunter2", "environment"),
+        ("s3://key:hunter2@bucket/p", "s3://bucket/p"),
+        ("gs://bucket/p?token=hunter2", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://container/p?sig=hunter2", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("az://container/p", "AZURE_STORAGE_ACCOUNT_NAME"),
+        ("https://account.blob.core.windows.net/container/p?sig=hunter2", "environment"),
+        ("https://example.org/bucket", "no known host"),
     ] {
         let ran = espalier(&["mount".as_ref(), OsStr::new(url), place.dir.as_os_str()]);
+        assert!(!ran.stderr.contains("hunter2"), "{url}: {}", ran.stderr);
         ran.refused(1, &[word]);
     }
     let missing = format!("file://{}", place.path("nothing").display());

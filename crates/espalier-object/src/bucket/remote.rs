@@ -7,6 +7,8 @@
 mod tests;
 
 use super::event_loop::EventLoop;
+use super::failures::failure;
+use super::services::{self, Versions};
 use super::{
     Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, Reply, Request, Ticket, Version,
     directory,
@@ -42,6 +44,7 @@ pub struct RemoteBucket {
     prefix: String,
     /// The directory of a local one.
     directory: Option<PathBuf>,
+    versions: Versions,
     events: EventLoop,
     gets: Arc<Semaphore>,
 }
@@ -71,8 +74,22 @@ impl RemoteBucket {
                     .with_fsync(true);
                 Self::new(name, Arc::new(store), "", Some(path.clone()))
             }
-            Location::S3 { prefix, .. } => Self::new(name, s3(location)?, prefix, None),
+            Location::S3 { prefix, .. }
+            | Location::Google { prefix, .. }
+            | Location::Azure { prefix, .. } => Self::of_service(name, services::open(location)?, prefix),
         }
+    }
+
+    /// A prefix of the store of a service.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub(super) fn of_service(
+        name: String,
+        (store, versions): (Arc<dyn ObjectStore>, Versions),
+        prefix: &str,
+    ) -> Result<Self, Failure> {
+        Ok(Self { versions, ..Self::new(name, store, prefix, None)? })
     }
 
     /// A store in memory, for tests.
@@ -96,7 +113,8 @@ impl RemoteBucket {
         let events = EventLoop::start()
             .map_err(|e| Failure::new(FailureKind::Unsupported, format!("no thread for requests: {e}")))?;
         let gets = Arc::new(Semaphore::new(PARALLEL_GETS));
-        Ok(Self { name, store, prefix: prefix.to_owned(), directory, events, gets })
+        let (prefix, versions) = (prefix.to_owned(), Versions::Tags);
+        Ok(Self { name, store, prefix, directory, versions, events, gets })
     }
 
     fn path(&self, name: &str) -> Path {
@@ -106,35 +124,6 @@ impl RemoteBucket {
             (false, false) => Path::from(format!("{}/{name}", self.prefix)),
         }
     }
-}
-
-#[cfg(feature = "aws")]
-fn s3(location: &Location) -> Result<Arc<dyn ObjectStore>, Failure> {
-    use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
-    let Location::S3 { bucket, endpoint, region, .. } = location else {
-        return Err(Failure::new(FailureKind::Unsupported, format!("{location} is no bucket")));
-    };
-    // TLS takes its ciphers from the process. Another library may have chosen them already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let retry = object_store::RetryConfig { max_retries: 0, ..Default::default() };
-    let mut builder = AmazonS3Builder::from_env()
-        .with_bucket_name(bucket)
-        .with_retry(retry)
-        .with_conditional_put(S3ConditionalPut::ETagMatch);
-    if let Some(endpoint) = endpoint {
-        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
-    }
-    if let Some(region) = region {
-        builder = builder.with_region(region);
-    }
-    let store = builder.build().map_err(failure)?;
-    Ok(Arc::new(store))
-}
-
-#[cfg(not(feature = "aws"))]
-fn s3(location: &Location) -> Result<Arc<dyn ObjectStore>, Failure> {
-    let message = format!("{location}: this program was built without S3 (feature aws)");
-    Err(Failure::new(FailureKind::Unsupported, message))
 }
 
 impl Bucket for RemoteBucket {
@@ -148,6 +137,7 @@ impl Bucket for RemoteBucket {
             path: self.path(request.name()),
             root: self.path("").as_ref().to_owned(),
             directory: self.directory.clone(),
+            versions: self.versions,
             gets: Arc::clone(&self.gets),
         };
         Box::new(RemoteTicket(self.events.begin(call.run(request))))
@@ -171,6 +161,7 @@ struct Call {
     /// What all names begin with.
     root: String,
     directory: Option<PathBuf>,
+    versions: Versions,
     gets: Arc<Semaphore>,
 }
 
@@ -216,7 +207,7 @@ impl Call {
     }
 
     async fn put(self, name: String, body: Vec<Bytes>, condition: Condition) -> Result<Reply, Failure> {
-        if let (Some(directory), true) = (self.directory, condition != Condition::None) {
+        if let (Some(directory), true) = (self.directory.clone(), condition != Condition::None) {
             let put = move || directory::put_if(&directory, &name, &body, &condition);
             let outcome = tokio::task::spawn_blocking(put).await;
             let version =
@@ -226,14 +217,15 @@ impl Call {
         let mode = match condition {
             Condition::None => PutMode::Overwrite,
             Condition::Absent => PutMode::Create,
-            Condition::Matches(Version(tag)) => {
-                PutMode::Update(UpdateVersion { e_tag: Some(tag), version: None })
-            }
+            Condition::Matches(Version(version)) => PutMode::Update(match self.versions {
+                Versions::Tags => UpdateVersion { e_tag: Some(version), version: None },
+                Versions::Generations => UpdateVersion { e_tag: None, version: Some(version) },
+            }),
         };
         let options = PutOptions { mode, ..Default::default() };
         let payload: PutPayload = body.into_iter().collect();
         let put = self.store.put_opts(&self.path, payload, options).await.map_err(failure)?;
-        Ok(Reply::Put(put.e_tag.map(Version)))
+        Ok(Reply::Put(self.version(put.e_tag, put.version)))
     }
 
     async fn get(&self, range: Option<std::ops::Range<u64>>) -> Result<Reply, Failure> {
@@ -248,13 +240,21 @@ impl Call {
         Ok(Reply::Got(bytes, facts))
     }
 
+    /// What a condition may name; nothing for a local directory, whose own is of the bytes.
+    fn version(&self, tag: Option<String>, generation: Option<String>) -> Option<Version> {
+        match self.versions {
+            Versions::Tags => tag.filter(|_| self.directory.is_none()).map(Version),
+            Versions::Generations => generation.map(Version),
+        }
+    }
+
     fn facts(&self, meta: &ObjectMeta) -> ObjectFacts {
         let name = meta.location.as_ref();
         let name = name.strip_prefix(&self.root).unwrap_or(name).trim_start_matches('/');
         ObjectFacts {
             name: name.to_owned(),
             bytes: meta.size,
-            version: meta.e_tag.clone().filter(|_| self.directory.is_none()).map(Version),
+            version: self.version(meta.e_tag.clone(), meta.version.clone()),
             modified: u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0),
         }
     }
@@ -271,46 +271,4 @@ fn time_limit(request: &Request) -> Duration {
         _ => 0,
     };
     REQUEST_TIMEOUT + TIMEOUT_PER_MIB * u32::try_from(bytes >> 20).unwrap_or(u32::MAX / 8)
-}
-
-/// What to do about an error of `object_store`.
-fn failure(error: object_store::Error) -> Failure {
-    use object_store::Error;
-    let mut text = causes(&error);
-    if text.contains("RequestTimeTooSkewed") {
-        text.push_str("; the clock of this machine is too far from the server's: set it");
-    }
-    let said = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    let kind = match &error {
-        // For a conditional put it comes as a condition that does not hold.
-        _ if said(&["NoSuchBucket"]) => FailureKind::NotFound,
-        Error::NotFound { .. } => FailureKind::NotFound,
-        Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
-            FailureKind::Condition
-        }
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => FailureKind::Denied,
-        Error::NotImplemented { .. }
-        | Error::NotSupported { .. }
-        | Error::InvalidPath { .. }
-        | Error::UnknownConfigurationKey { .. } => FailureKind::Unsupported,
-        // Some of these come as a bad request.
-        _ if said(&["ExpiredToken", "InvalidToken", "RequestTimeTooSkewed"]) => FailureKind::Denied,
-        _ if said(&["503", "SlowDown", "429"]) => FailureKind::Throttled,
-        _ => FailureKind::Unknown,
-    };
-    Failure::new(kind, text)
-}
-
-/// An error with its causes, of which each says what the one above does not.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let said = next.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = next.source();
-    }
-    text
 }
