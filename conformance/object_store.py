@@ -3,13 +3,18 @@
 On versitygw and moto: a tree, deaths of the writer, a check after each. On versitygw also a second
 machine that takes over (a network namespace with a disk cache of its own), deaths of writers at work
 on both machines in turn, writers of both that begin at the same time, a server that is away for a
-while, fsx, and pjdfstest beside an image. In a directory ten readers follow a writer. s3s-fs loses
-races of conditional puts: it has to be refused.
+while, fsx, and pjdfstest beside an image. On azurite, which speaks Azure's language, a tree,
+deaths, and writers that begin at the same time. In a directory ten readers follow a writer. s3s-fs
+loses races of conditional puts: it has to be refused.
 $ESPALIER names the program. Needs root, and what `scripts/install-deps objects` installs.
 """
 
 import argparse
+import base64
 import contextlib
+import email.utils
+import hashlib
+import hmac
 import json
 import os
 import pathlib
@@ -30,7 +35,11 @@ from suites.pjdfstest import CONFIGURATION as PJDFSTEST_CONFIGURATION, cases_of
 from tools import cargo_tool, tools
 
 KEY, SECRET, REGION, BUCKET = "espalier", "espaliersecret", "us-east-1", "bucket"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION}
+# The account of Azure's emulators; everybody has its key.
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION,
+               "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY}
 # A server that has not begun by then does not begin.
 START_LIMIT = 60
 DEATHS = 5
@@ -130,6 +139,31 @@ class S3sFs(Server):
     def argv(self):
         return [tools() / "bin/s3s-fs", "--host", self.host, "--port", self.port, "--access-key", KEY,
                 "--secret-key", SECRET, self.base]
+
+
+class Azurite(Server):
+    name = "azurite"
+
+    @property
+    def endpoint(self):
+        return f"http://{self.host}:{self.port}/{ACCOUNT}"
+
+    def url(self, prefix):
+        return f"az://{BUCKET}/{prefix}?account={ACCOUNT}&endpoint={self.endpoint}"
+
+    def argv(self):
+        return ["node", tools() / "azurite/node_modules/azurite/dist/src/blob/main.js", "--blobHost", self.host,
+                "--blobPort", self.port, "--location", self.base, "--silent", "--disableTelemetry",
+                "--skipApiVersionCheck"]
+
+    def make_bucket(self):
+        headers = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2023-11-03"}
+        named = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        signed = f"PUT{12 * chr(10)}{named}/{ACCOUNT}/{ACCOUNT}/{BUCKET}\nrestype:container"
+        digest = hmac.new(base64.b64decode(ACCOUNT_KEY), signed.encode(), hashlib.sha256).digest()
+        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        put = urllib.request.Request(f"{self.endpoint}/{BUCKET}?restype=container", method="PUT", headers=headers)
+        urllib.request.urlopen(put, timeout=20).close()
 
 
 class Machine:
@@ -517,6 +551,19 @@ def on_moto(program, base, step):
             machine.clean_up()
 
 
+def on_azurite(program, base, step):
+    with Azurite(base) as server:
+        server.make_bucket()
+        first, second = (Machine(program, base, f"azure-{name}") for name in ("first", "second"))
+        try:
+            step("azurite: a tree, deaths", tree_and_deaths, first, server.url("deaths"))
+            urls = server.url("races"), server.url("races").replace(server.host, "localhost")
+            step("azurite: races", races, (first, second), urls)
+        finally:
+            for machine in (first, second):
+                machine.clean_up()
+
+
 def on_directory(program, base, step):
     store = base / "objects"
     writer = Machine(program, base, "writer")
@@ -538,7 +585,8 @@ def on_s3s_fs(program, base, step):
 def main():
     parser = argparse.ArgumentParser(prog="scripts/object-store", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    servers = {"versitygw": on_versitygw, "moto": on_moto, "directory": on_directory, "s3s-fs": on_s3s_fs}
+    servers = {"versitygw": on_versitygw, "moto": on_moto, "azurite": on_azurite, "directory": on_directory,
+               "s3s-fs": on_s3s_fs}
     parser.add_argument("server", nargs="*", choices=[*servers, []], help="only these (default: all)")
     chosen = parser.parse_args().server or list(servers)
     program = os.path.abspath(os.environ.get("ESPALIER") or "target/release/espalier")
