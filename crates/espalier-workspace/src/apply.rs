@@ -89,7 +89,8 @@ impl Apply<'_> {
     ) -> Result<ApplyOutcome> {
         // One state of the workspace is compared, applied, and becomes the base.
         let (frozen, base) = (scratch.join("workspace"), workspace.base());
-        trees.clone_tree(&workspace.place(), &frozen)?;
+        let top = workspace.open_top()?;
+        top.named(trees.clone_tree(top.path(), &frozen))?;
         let sides = Sides { base: &base, workspace: &frozen, target };
         let wanted = |path: &Path| self.paths.is_empty() || self.paths.iter().any(|p| path.starts_with(p));
         let mut plan = Plan::make(trees, &sides, &wanted, self.prefer)?;

@@ -2,7 +2,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
-use crate::record::{Checkpoint, now};
+use crate::record::{Checkpoint, Top, now};
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace, set_identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -73,7 +73,6 @@ impl Workspace {
         if !force {
             self.check_unused(processes)?;
         }
-        let before = self.keep(trees, &format!("before undo to {}", to.number), &lock)?;
         let scratch = self.scratch()?;
         let (tree, place) = (scratch.join("tree"), self.place());
         trees.clone_tree(&self.checkpoint_dir(to.number), &tree)?;
@@ -83,7 +82,18 @@ impl Workspace {
         if trees.limits(&tree)? != limits {
             trees.set_limits(&tree, limits)?;
         }
+        // Before it is there: from now on both are the workspace.
+        let top = Top::of(&tree)?;
+        self.record.undoing = Some(top.number);
+        let before = self.keep(trees, &format!("before undo to {}", to.number), &lock)?;
         renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
+        if !self.is_own(&tree) {
+            // Something else was at the place in that moment.
+            renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
+            return Err(Error::Gone(self.record.name.clone()));
+        }
+        (self.record.top, self.record.undoing) = (Some(top), None);
+        self.store(&lock)?;
         trees.remove_tree(&scratch)?;
         Ok(Undone { to, before })
     }

@@ -7,7 +7,7 @@ use crate::git_warm::{self, Warmed};
 use crate::home::Home;
 use crate::names::check_name;
 use crate::process::start_of;
-use crate::record::{Record, now};
+use crate::record::{Record, Top, now};
 use crate::registry::{NEW_PREFIX, Registry, check_free};
 use crate::source::{Source, is_mount};
 use crate::trees::Trees;
@@ -83,10 +83,10 @@ impl Create<'_> {
         record.note_original(&way.original)?;
         record.expires = self.time_to_live.map(|time| now().saturating_add(time.as_secs()));
         record.process = self.process.and_then(|process| Some((process, start_of(process)?)));
-        let workspace = Workspace { home, record };
+        let mut workspace = Workspace { home, record };
         let new = workspace.home.dir().join(format!("{NEW_PREFIX}{id}"));
         std::fs::create_dir(&new).at(&new)?;
-        let made = self.make(trees, &workspace, &new, (&way.source, &way.place));
+        let made = self.make(trees, &mut workspace, &new, (&way.source, &way.place));
         if made.is_err() {
             // The error that matters is the first; gc removes what is left.
             let _ = std::fs::rename(workspace.dir(), &new);
@@ -99,7 +99,7 @@ impl Create<'_> {
     fn make(
         &self,
         trees: &dyn Trees,
-        workspace: &Workspace,
+        workspace: &mut Workspace,
         new: &Path,
         (source, place): (&Source, &Path),
     ) -> Result<Vec<GitNote>> {
@@ -122,6 +122,8 @@ impl Create<'_> {
         if self.quota.is_some() {
             trees.set_limits(&tree, TreeBytes { exclusive: self.quota, total: None })?;
         }
+        workspace.record.top = Some(Top::of(&tree)?);
+        workspace.record.data_number = Some(Top::of(new)?.number);
         workspace.record.store(new)?;
         std::fs::rename(new, workspace.dir()).at(new)?;
         workspace.home.take_name(self.name, &workspace.record.id)?;

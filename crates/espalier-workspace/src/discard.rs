@@ -7,6 +7,7 @@ use crate::processes::Processes;
 use crate::registry::NEW_PREFIX;
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// What a workspace is called that was thrown away, among what is known of it.
 pub(crate) const DISCARDED: &str = "discarded";
@@ -40,12 +41,17 @@ impl Workspace {
     /// worktree.
     ///
     /// # Errors
-    /// Of the system.
+    /// [`Error::Gone`] if something else is at its place; of the system.
     pub(crate) fn remove(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
         let registration = Linked::of(&self.place()).and_then(|linked| linked.own_registration());
         // In the directory with its data it is nowhere else, and goes with all of it at once.
         let gone = self.dir().join(DISCARDED);
         std::fs::rename(self.place(), &gone).at(&self.place())?;
+        if !self.is_own(&gone) {
+            // Something else was at the place in that moment.
+            renameat_with(CWD, &gone, CWD, self.place(), RenameFlags::NOREPLACE).at(&self.place())?;
+            return Err(Error::Gone(self.record.name.clone()));
+        }
         self.remove_data(trees, lock)?;
         // What stays of it is forgotten by the next `git worktree prune`, as after `rm -rf`.
         let _ = registration.map(|registration| linked::forget(&registration));

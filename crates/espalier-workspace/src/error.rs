@@ -127,6 +127,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same about another path.
+    pub(crate) fn map_path(self, map: impl FnOnce(&Path) -> PathBuf) -> Self {
+        match self {
+            Self::Io { path, source } => Self::Io { path: map(&path), source },
+            Self::NotEspalier(path) => Self::NotEspalier(map(&path)),
+            Self::NotOwned(path) => Self::NotOwned(map(&path)),
+            Self::Exists(path) => Self::Exists(map(&path)),
+            Self::Meanwhile(path) => Self::Meanwhile(map(&path)),
+            error => error,
+        }
+    }
+
     /// An error of the system about a path.
     pub(crate) fn io(path: &Path, source: impl Into<std::io::Error>) -> Self {
         Self::Io { path: path.to_owned(), source: source.into() }

@@ -104,7 +104,7 @@ impl Home {
 }
 
 /// The directories from the root of the mount down to `at`.
-fn way_down(at: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn way_down(at: &Path) -> Result<Vec<PathBuf>> {
     let device = at.metadata().at(at)?.dev();
     let same = |above: &&Path| above.metadata().is_ok_and(|found| found.dev() == device);
     let mut way: Vec<_> = at.ancestors().take_while(same).map(Path::to_owned).collect();

@@ -31,6 +31,7 @@ mod original;
 mod parallel;
 mod patch;
 mod path_text;
+mod pinned;
 mod plan;
 mod process;
 mod processes;
@@ -43,6 +44,7 @@ mod stage;
 #[cfg(test)]
 mod testing;
 mod three_way;
+mod top;
 mod trees;
 mod workspace;
 
@@ -61,7 +63,7 @@ pub use listing::{Listed, own_bytes};
 pub use patch::{patch, statistics};
 pub use process::Process;
 pub use processes::{Processes, unescape_mount_path};
-pub use record::{Checkpoint, Record};
+pub use record::{Checkpoint, Record, Top};
 pub use registry::{Registry, Unreadable};
 pub use three_way::{ConflictKind, Decision, Pick, Side, Triple, decide};
 pub use trees::{Change, Expected, Mounted, Step, Trees};

@@ -2,6 +2,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
+use crate::record::Top;
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace, clear_identifier, identifier, set_identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -38,7 +39,8 @@ impl Workspace {
                 return Err(Error::InUse { name: original.display().to_string(), processes: found });
             }
         }
-        let Some(numbers) = self.number_of(&place).zip(self.number_of(&original)) else {
+        let own = self.record.top.map(|top| top.number);
+        let Some(numbers) = own.zip(self.number_of(&original)) else {
             return Err(Error::Unsuitable(format!(
                 "{} is no directory of this file system; a link to one does not change places",
                 original.display()
@@ -48,6 +50,13 @@ impl Workspace {
         self.record.promoting_numbers = Some(numbers);
         self.store(&lock)?;
         renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE).at(&original)?;
+        if !self.is_own(&original) {
+            // Something else was at the place in that moment.
+            renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE).at(&original)?;
+            (self.record.promoting, self.record.promoting_numbers) = (false, None);
+            self.store(&lock)?;
+            return Err(Error::Gone(self.record.name.clone()));
+        }
         match self.complete_promotion(&lock)? {
             true => Ok(()),
             false => Err(self.interrupted()),
@@ -68,6 +77,8 @@ impl Workspace {
             set_identifier(&place, &self.record.id)?;
             clear_identifier(&original)?;
             self.record.note_original(&original)?;
+            let owner = Top::of(&place)?.owner;
+            self.record.top = other.map(|number| Top { number, owner });
         } else if at_place == other || !self.is_at_its_place() {
             return Ok(false);
         }

@@ -5,6 +5,7 @@ use crate::path_text;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const VERSION: u32 = 1;
 /// The file's name.
 const FILE: &str = "record";
+
+/// The top directory of a workspace, as it is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Top {
+    /// Its number (`st_ino`).
+    pub number: u64,
+    /// The user that it belongs to.
+    pub owner: u32,
+}
+
+impl Top {
+    /// The directory at a path.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn of(dir: &Path) -> Result<Self> {
+        let found = dir.symlink_metadata().at(dir)?;
+        Ok(Self { number: found.ino(), owner: found.uid() })
+    }
+}
 
 /// What is recorded of a workspace. Paths are relative to [`Home::above`](crate::Home::above).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +45,15 @@ pub struct Record {
     /// Where it is, or was when it was last found.
     #[serde(with = "path_text")]
     pub place: PathBuf,
+    /// By what its top directory is known, which bears an attribute that can be forged.
+    #[serde(default)]
+    pub top: Option<Top>,
+    /// The number (`st_ino`) of the top directory that an undo gives it.
+    #[serde(default)]
+    pub undoing: Option<u64>,
+    /// The number of the directory that this record lies in: that of a copy has another one.
+    #[serde(default)]
+    pub data_number: Option<u64>,
     /// The directory that it is a clone of, where its changes are applied.
     #[serde(with = "path_text")]
     pub original: PathBuf,
@@ -76,6 +106,9 @@ impl Record {
             id,
             name,
             place,
+            top: None,
+            undoing: None,
+            data_number: None,
             original,
             original_number: None,
             original_id: None,

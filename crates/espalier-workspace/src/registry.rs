@@ -5,7 +5,7 @@ use crate::home::Home;
 use crate::names::{check_name, taken};
 use crate::parallel;
 use crate::record::{Record, now};
-use crate::workspace::{Lock, Workspace, attribute, identifier, set_identifier};
+use crate::workspace::{Lock, Workspace, identifier};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -128,12 +128,13 @@ impl Registry {
         }
         let places = self.present.iter().chain(&self.missing).map(Workspace::place);
         let parents: BTreeSet<PathBuf> = places.filter_map(|p| p.parent().map(Path::to_owned)).collect();
-        let mut found = HashMap::new();
+        // Other users' directories may have the same attribute.
+        let mut found: HashMap<String, Vec<PathBuf>> = HashMap::new();
         for entry in parents.iter().filter_map(|parent| parent.read_dir().ok()).flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir())
                 && let Some(id) = identifier(&entry.path())
             {
-                found.insert(id, entry.path());
+                found.entry(id).or_default().push(entry.path());
             }
         }
         for mut workspace in std::mem::take(&mut self.missing) {
@@ -142,7 +143,8 @@ impl Registry {
                 self.missing.push(workspace);
                 continue;
             }
-            let is_there = match found.get(&workspace.record.id) {
+            let places = found.get(&workspace.record.id);
+            let is_there = match places.and_then(|places| places.iter().find(|at| workspace.is_own(at))) {
                 Some(place) => workspace.note_place(place).map(|()| true),
                 None => workspace.is_restored(),
             };
@@ -207,6 +209,9 @@ impl Registry {
                         if workspace.record.promoting {
                             return Err(workspace.interrupted());
                         }
+                        if !workspace.is_own(dir) {
+                            continue;
+                        }
                         workspace.note_place(dir)?;
                     }
                     if is_same(&workspace.place(), dir) {
@@ -269,33 +274,9 @@ impl Workspace {
         Ok(self.is_at_its_place())
     }
 
-    /// True if what is at its place bears its identifier.
+    /// True if it is at its place, and nothing else.
     pub(crate) fn is_at_its_place(&self) -> bool {
-        identifier(&self.place()).as_deref() == Some(&self.record.id)
-    }
-
-    /// True if what is at its place was put there as a copy of it, and it is nowhere else: that is
-    /// so when everything was copied to another file system, with numbers that are new. The copy is
-    /// the workspace from now on.
-    fn is_restored(&mut self) -> Result<bool> {
-        if !self.is_copy_at_its_place() {
-            return Ok(false);
-        }
-        let lock = self.lock_data()?;
-        if !self.is_copy_at_its_place() {
-            return Ok(false);
-        }
-        if !self.is_at_its_place() {
-            set_identifier(&self.place(), &self.record.id)?;
-            self.record.missing = None;
-            self.store(&lock)?;
-        }
-        Ok(true)
-    }
-
-    /// True if it, or a copy of it, is at its place.
-    fn is_copy_at_its_place(&self) -> bool {
-        attribute(&self.place()).is_some_and(|(id, _)| id == self.record.id)
+        self.is_own(&self.place())
     }
 }
 

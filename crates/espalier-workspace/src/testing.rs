@@ -4,7 +4,7 @@
 use crate::entry::{self, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
-use crate::record::Record;
+use crate::record::{Record, Top};
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Workspace, set_identifier};
 use espalier_fuse::control::TreeBytes;
@@ -38,6 +38,8 @@ impl Ground {
         write(workspace.base().join("w"), "").unwrap();
         set_identifier(&top.join("w"), &workspace.record.id).unwrap();
         workspace.record.note_original(&top.join("base")).unwrap();
+        workspace.record.top = Some(Top::of(&top.join("w")).unwrap());
+        workspace.record.data_number = Some(Top::of(&workspace.dir()).unwrap().number);
         write_record(&workspace);
         workspace.home.take_name("w", &workspace.record.id).unwrap();
         Self { top, workspace, _dir: dir }
@@ -71,6 +73,8 @@ pub(crate) struct Plain;
 
 impl Trees for Plain {
     fn clone_tree(&self, source: &Path, destination: &Path) -> Result<()> {
+        // Programs have descriptors of their own.
+        let source = &source.canonicalize().at(source)?;
         let copied = Command::new("cp").arg("-a").arg("-T").arg(source).arg(destination).status();
         match copied.at(source)?.success() {
             true => Ok(()),
@@ -114,6 +118,13 @@ impl Trees for Plain {
 
     fn set_limits(&self, _path: &Path, _limits: TreeBytes) -> Result<()> {
         Ok(())
+    }
+}
+
+impl Plain {
+    /// A copy, which says what is copied.
+    pub(crate) fn copy(&self, from: &Path, to: &Path) {
+        self.clone_tree(from, to).unwrap();
     }
 }
 

@@ -199,6 +199,7 @@ impl Workspace {
             self.record.missing = None;
             self.store(lock)?;
         }
+        self.note_top(lock)?;
         let scratch = self.scratch_dir();
         if scratch.symlink_metadata().is_ok() {
             trees.remove_tree(&scratch)?;

@@ -153,3 +153,45 @@ fn what_is_known_is_copied_out_by_salvage_and_put_back() {
         assert_eq!((again.0.code, again.1.ok(), &*base), (Some(0), "~ f\n".to_owned(), "changed\n"));
     });
 }
+
+#[test]
+fn a_workspace_in_a_directory_that_was_restored_is_found() {
+    as_both(|pool| {
+        pool.sh("mkdir base work; echo x >base/f");
+        pool.ws("create w --from base --at work/w").ok();
+        let snapshot = |what: &str| {
+            let words = ["snapshot", what, "work", "then"];
+            run(pool.program(env!("CARGO_BIN_EXE_espalier")).current_dir(&pool.top).args(words));
+        };
+        snapshot("create");
+        let number = pool.sh("stat -c %i work/w");
+        pool.sh("echo y >work/w/f");
+        snapshot("restore");
+        // Its number is another one, and no other user can have put it there.
+        assert_ne!(pool.sh("stat -c %i work/w"), number);
+        assert_eq!(pool.ws("diff w").ok(), "");
+        pool.sh("echo z >work/w/f");
+        pool.ws("apply w").ok();
+        pool.ws("discard w").ok();
+        assert_eq!(pool.sh("cat base/f; ls work"), "z\n");
+    });
+}
+
+#[test]
+fn a_forged_workspace_in_a_directory_of_all_is_left_alone() {
+    let pool = Pool::of(None);
+    pool.sh("mkdir -m 1777 shared; mkdir base; echo x >base/f");
+    pool.ws("create w --from base --at shared/w --ttl 0s").ok();
+    pool.ws("checkpoint w").ok();
+    // As another user would do it without the sticky bit, with the same attributes.
+    pool.sh("chmod 777 shared; mkdir -p far/away; mv shared/w far/away; cp -a far/away/w shared/w; \
+        echo precious >shared/w/g");
+    for words in ["discard w --force", "apply w", "undo w", "promote w", "discard shared/w --force"] {
+        pool.ws(words).refused(1, &["no workspace"]);
+    }
+    assert_eq!(pool.ws("gc").ok(), "");
+    assert_eq!(pool.sh("cat shared/w/g; ls base far/away"), "precious\nbase:\nf\n\nfar/away:\nw\n");
+    // Named by its path, it is found.
+    pool.ws("discard far/away/w").ok();
+    assert_eq!(pool.sh("ls shared far/away"), "far/away:\n\nshared:\nw\n");
+}

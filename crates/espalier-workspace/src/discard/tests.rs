@@ -1,5 +1,5 @@
 use super::Discard;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gc::{Collect, Collected, Reason};
 use crate::processes::Processes;
 use crate::registry::Registry;
@@ -36,7 +36,7 @@ impl Trees for Watched {
         assert!(Lock::is_held(path) || removed.iter().any(|before| before == path));
         removed.push(path.to_owned());
         match self.fails {
-            true => Plain.rename_all(path, path, &[]),
+            true => Err(Error::NotEspalier(path.to_owned())),
             false => Plain.remove_tree(path),
         }
     }
