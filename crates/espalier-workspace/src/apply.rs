@@ -6,7 +6,7 @@ use crate::file_names::FileNames;
 use crate::merge;
 use crate::plan::{Plan, Sides};
 use crate::record::now;
-use crate::stage::{Stage, inverse, parts};
+use crate::stage::{Stage, parts};
 use crate::three_way::Decision;
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Lock, Workspace, all_changed_paths};
@@ -74,6 +74,11 @@ impl Apply<'_> {
         }
         let scratch = workspace.scratch()?;
         let outcome = self.in_scratch(trees, (workspace, &lock), &target, &scratch);
+        if let Err(Error::NotPutBack { kept, .. }) = &outcome
+            && kept.starts_with(&scratch)
+        {
+            return outcome;
+        }
         let removed = workspace.remove_staging(trees, &lock).and_then(|()| trees.remove_tree(&scratch));
         let outcome = outcome?;
         removed?;
@@ -108,8 +113,10 @@ impl Apply<'_> {
         let names = FileNames::kept(&plan.present);
         let steps = Stage::make(trees, &plan, &frozen, &staged, Some(SystemTime::now()), names)?;
         trees.rename_all(&staged, target, &steps)?;
-        if self.prefer != Prefer::Workspace {
-            take_back_if_changed(trees, &steps, &sides, &staged)?;
+        if self.prefer != Prefer::Workspace
+            && let Err(why) = check_what_left(trees, &steps, &sides, &staged)
+        {
+            return Err(workspace.take_back((trees, lock), &steps, (&staged, target), why));
         }
         announce(&steps, target);
         self.advance_base(trees, (workspace, lock), &sides, &wanted)?;
@@ -160,9 +167,12 @@ impl Plan {
     }
 }
 
-/// Directories that went are compared with the base once more: what was changed in them while the
-/// trees were compared comes back, with everything else.
-fn take_back_if_changed(trees: &dyn Trees, steps: &[Step], sides: &Sides<'_>, staged: &Path) -> Result<()> {
+/// Directories that went are compared with the base once more.
+///
+/// # Errors
+/// [`Error::Meanwhile`] if something was changed in them while the trees were compared; of the
+/// system.
+fn check_what_left(trees: &dyn Trees, steps: &[Step], sides: &Sides<'_>, staged: &Path) -> Result<()> {
     for step in steps {
         let (place, name) = parts(step);
         let (old, gone) = (sides.base.join(place), staged.join(name));
@@ -179,7 +189,6 @@ fn take_back_if_changed(trees: &dyn Trees, steps: &[Step], sides: &Sides<'_>, st
                 (None, Some(_)) => false,
             };
             if !same {
-                trees.rename_all(staged, sides.target, &inverse(steps, sides.target)?)?;
                 return Err(Error::Meanwhile(sides.target.join(place).join(below)));
             }
         }

@@ -89,8 +89,8 @@ impl Workspace {
         renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
         if !self.is_own(&tree) {
             // Something else was at the place in that moment.
-            renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
-            return Err(Error::Gone(self.record.name.clone()));
+            let back = renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE);
+            return Err(self.not_own(back, &tree, &lock));
         }
         (self.record.top, self.record.undoing) = (Some(top), None);
         self.store(&lock)?;

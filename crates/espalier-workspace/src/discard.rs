@@ -42,15 +42,15 @@ impl Workspace {
     ///
     /// # Errors
     /// [`Error::Gone`] if something else is at its place; of the system.
-    pub(crate) fn remove(&self, trees: &dyn Trees, lock: Lock) -> Result<()> {
+    pub(crate) fn remove(&mut self, trees: &dyn Trees, lock: Lock) -> Result<()> {
         let registration = Linked::of(&self.place()).and_then(|linked| linked.own_registration());
         // In the directory with its data it is nowhere else, and goes with all of it at once.
         let gone = self.dir().join(DISCARDED);
         std::fs::rename(self.place(), &gone).at(&self.place())?;
         if !self.is_own(&gone) {
             // Something else was at the place in that moment.
-            renameat_with(CWD, &gone, CWD, self.place(), RenameFlags::NOREPLACE).at(&self.place())?;
-            return Err(Error::Gone(self.record.name.clone()));
+            let back = renameat_with(CWD, &gone, CWD, self.place(), RenameFlags::NOREPLACE);
+            return Err(self.not_own(back, &gone, &lock));
         }
         self.remove_data(trees, lock)?;
         // What stays of it is forgotten by the next `git worktree prune`, as after `rm -rf`.

@@ -105,6 +105,16 @@ pub enum Error {
     /// The target changed while it was compared.
     #[error("{}: something was changed there meanwhile; nothing was applied, try again", .0.display())]
     Meanwhile(PathBuf),
+    /// Something was taken away and could not be put back; it is kept.
+    #[error("{}: {why}; what was there before is kept in {}", place.display(), kept.display())]
+    NotPutBack {
+        /// Where it was.
+        place: PathBuf,
+        /// Where it is.
+        kept: PathBuf,
+        /// Why it could not be put back.
+        why: String,
+    },
     /// The place cannot hold a workspace, or the directory cannot be made one of.
     #[error("{0}")]
     Unsuitable(String),

@@ -39,6 +39,7 @@ mod promote;
 mod record;
 mod registry;
 mod repositories;
+mod rescue;
 mod source;
 mod stage;
 #[cfg(test)]

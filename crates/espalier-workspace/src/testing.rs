@@ -5,11 +5,13 @@ use crate::entry::{self, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::record::{Record, Top};
+use crate::stage::parts;
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Workspace, set_identifier};
 use espalier_fuse::control::TreeBytes;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::collections::BTreeSet;
-use std::fs::{create_dir, create_dir_all, remove_dir_all, write};
+use std::fs::{create_dir, create_dir_all, remove_dir_all, remove_file, write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -83,7 +85,10 @@ impl Trees for Plain {
     }
 
     fn remove_tree(&self, path: &Path) -> Result<()> {
-        remove_dir_all(path).at(path)
+        match path.symlink_metadata().at(path)?.is_dir() {
+            true => remove_dir_all(path).at(path),
+            false => remove_file(path).at(path),
+        }
     }
 
     fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
@@ -104,8 +109,20 @@ impl Trees for Plain {
         Err(Error::NotEspalier(dir.to_owned()))
     }
 
-    fn rename_all(&self, _staging: &Path, target: &Path, _steps: &[Step]) -> Result<()> {
-        Err(Error::NotEspalier(target.to_owned()))
+    /// Step by step, and without the time of change, which renames change here.
+    fn rename_all(&self, staging: &Path, target: &Path, steps: &[Step]) -> Result<()> {
+        for step in steps {
+            let (place, name) = parts(step);
+            let (place, staged) = (target.join(place), staging.join(name));
+            let rename = |from: &Path, to: &Path, flags| renameat_with(CWD, from, CWD, to, flags).at(&place);
+            match step {
+                Step::Enter { .. } => rename(&staged, &place, RenameFlags::NOREPLACE)?,
+                Step::Leave { .. } => rename(&place, &staged, RenameFlags::NOREPLACE)?,
+                Step::Exchange { .. } => rename(&place, &staged, RenameFlags::EXCHANGE)?,
+                Step::Attributes { .. } => return Err(Error::NotEspalier(place)),
+            }
+        }
+        Ok(())
     }
 
     fn exclusive_bytes(&self, _path: &Path) -> Result<Option<u64>> {
@@ -118,6 +135,58 @@ impl Trees for Plain {
 
     fn set_limits(&self, _path: &Path, _limits: TreeBytes) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A call of [`Trees`] that changes something.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call {
+    Clone,
+    Remove,
+    RenameAll,
+}
+
+/// [`Plain`], with what a test does before each call. If that gives an error, it is the call's. All
+/// directories have a limit if `limited`.
+pub(crate) struct Hooked<F: Fn(Call) -> Result<()>> {
+    pub(crate) before: F,
+    pub(crate) limited: bool,
+}
+
+impl<F: Fn(Call) -> Result<()>> Trees for Hooked<F> {
+    fn clone_tree(&self, source: &Path, destination: &Path) -> Result<()> {
+        (self.before)(Call::Clone)?;
+        Plain.clone_tree(source, destination)
+    }
+
+    fn remove_tree(&self, path: &Path) -> Result<()> {
+        (self.before)(Call::Remove)?;
+        Plain.remove_tree(path)
+    }
+
+    fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
+        Plain.differences(old, new, each)
+    }
+
+    fn restore(&self, dir: &Path, snapshot: &str) -> Result<()> {
+        Plain.restore(dir, snapshot)
+    }
+
+    fn rename_all(&self, staging: &Path, target: &Path, steps: &[Step]) -> Result<()> {
+        (self.before)(Call::RenameAll)?;
+        Plain.rename_all(staging, target, steps)
+    }
+
+    fn exclusive_bytes(&self, path: &Path) -> Result<Option<u64>> {
+        Plain.exclusive_bytes(path)
+    }
+
+    fn limits(&self, _path: &Path) -> Result<TreeBytes> {
+        Ok(TreeBytes { exclusive: self.limited.then_some(1 << 30), total: None })
+    }
+
+    fn set_limits(&self, path: &Path, limits: TreeBytes) -> Result<()> {
+        Plain.set_limits(path, limits)
     }
 }
 

@@ -95,7 +95,7 @@ fn a_directory_with_a_copied_identifier_is_refused_by_every_command() {
 
 #[test]
 fn what_takes_the_place_of_a_workspace_while_a_command_runs_is_put_back() {
-    let ground = shared();
+    let mut ground = shared();
     forge(&ground);
     let lock = ground.workspace.clone().lock_data().unwrap();
     let refused = ground.workspace.remove(&Plain, lock);
