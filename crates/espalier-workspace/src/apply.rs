@@ -4,6 +4,7 @@ use crate::entry::{Kind, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::file_names::FileNames;
 use crate::merge;
+use crate::pinned::Pinned;
 use crate::plan::{Plan, Sides};
 use crate::record::now;
 use crate::stage::{Stage, parts};
@@ -12,10 +13,14 @@ use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Lock, Workspace, all_changed_paths};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 pub use crate::plan::{Conflict, Prefer};
+
+/// What is opened is a file that is there, and nothing that waits.
+const NO_DETOUR: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// How changes are applied.
 #[derive(Debug, Clone, Default)]
@@ -92,6 +97,8 @@ impl Apply<'_> {
         target: &Path,
         scratch: &Path,
     ) -> Result<ApplyOutcome> {
+        // The user that a directory above the target belongs to may put another one in its place.
+        let into = Pinned::open_followed(target)?;
         // One state of the workspace is compared, applied, and becomes the base.
         let (frozen, base) = (scratch.join("workspace"), workspace.base());
         let top = workspace.open_top()?;
@@ -109,16 +116,17 @@ impl Apply<'_> {
         if self.check {
             return Ok(ApplyOutcome::Applied(applied));
         }
-        let staged = workspace.staging(trees, target, scratch, lock)?;
+        let staging = workspace.staging(trees, (target, &into), scratch, lock)?;
         let names = FileNames::kept(&plan.present);
-        let steps = Stage::make(trees, &plan, &frozen, &staged, Some(SystemTime::now()), names)?;
-        trees.rename_all(&staged, target, &steps)?;
+        let time = Some(SystemTime::now());
+        let steps = staging.named(Stage::make(trees, &plan, &frozen, staging.path(), time, names))?;
+        into.named(staging.named(trees.rename_all(staging.path(), into.path(), &steps)))?;
         if self.prefer != Prefer::Workspace
-            && let Err(why) = check_what_left(trees, &steps, &sides, &staged)
+            && let Err(why) = staging.named(check_what_left(trees, &steps, &sides, staging.path()))
         {
-            return Err(workspace.take_back((trees, lock), &steps, (&staged, target), why));
+            return Err(workspace.take_back((trees, lock), &steps, (&staging, target, &into), why));
         }
-        announce(&steps, target);
+        announce(&steps, into.path());
         self.advance_base(trees, (workspace, lock), &sides, &wanted)?;
         workspace.record.applied = Some(now());
         workspace.store(lock)?;
@@ -142,11 +150,12 @@ impl Apply<'_> {
         let scratch = sides.workspace.with_file_name("base");
         std::fs::create_dir(&scratch).at(&scratch)?;
         workspace.remove_staging(trees, lock)?;
-        let staged = workspace.staging(trees, sides.base, &scratch, lock)?;
+        let into = Pinned::open(sides.base)?;
+        let staging = workspace.staging(trees, (sides.base, &into), &scratch, lock)?;
         // Only compared with, path by path.
         let names = FileNames::apart(&plan.present);
-        let steps = Stage::make(trees, &plan, sides.workspace, &staged, None, names)?;
-        trees.rename_all(&staged, sides.base, &steps)
+        let steps = staging.named(Stage::make(trees, &plan, sides.workspace, staging.path(), None, names))?;
+        staging.named(trees.rename_all(staging.path(), sides.base, &steps))
     }
 }
 
@@ -202,7 +211,7 @@ fn announce(steps: &[Step], target: &Path) {
     for step in steps.iter().filter(|step| matches!(step, Step::Enter { .. } | Step::Exchange { .. })) {
         let path = target.join(parts(step).0);
         if crate::entry::read(target, parts(step).0).ok().flatten().is_some_and(|e| e.kind == Kind::File) {
-            drop(File::options().append(true).open(path));
+            drop(File::options().append(true).custom_flags(NO_DETOUR).open(path));
         }
     }
 }

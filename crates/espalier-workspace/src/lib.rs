@@ -42,6 +42,7 @@ mod repositories;
 mod rescue;
 mod source;
 mod stage;
+mod staging;
 #[cfg(test)]
 mod testing;
 mod three_way;

@@ -1,7 +1,7 @@
 //! A directory that is held open: a path that leads to it whatever is renamed. Paths by names lead
-//! elsewhere as soon as another user who may write a directory above puts something else there.
+//! elsewhere as soon as another user puts something else into a directory above.
 
-use crate::error::{AtPath, Result};
+use crate::error::{AtPath, Error, Result};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -23,7 +23,24 @@ impl Pinned {
     /// # Errors
     /// Of the system.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Self::with(path, OFlags::NOFOLLOW)
+    }
+
+    /// The same for the directory at the end of symbolic links.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn open_followed(path: &Path) -> Result<Self> {
+        Self::with(path, OFlags::empty())
+    }
+
+    /// The same with the name that it gets.
+    pub(crate) fn called(self, name: &Path) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    fn with(path: &Path, flags: OFlags) -> Result<Self> {
+        let flags = flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let file = File::from(openat(CWD, path, flags, Mode::empty()).at(path)?);
         let by_descriptor = format!("/proc/self/fd/{}/.", file.as_raw_fd());
         Ok(Self { _file: file, name: path.to_owned(), path: by_descriptor.into() })
@@ -40,11 +57,15 @@ impl Pinned {
     /// # Errors
     /// Those of `done`.
     pub(crate) fn named<T>(&self, done: Result<T>) -> Result<T> {
-        done.map_err(|error| error.map_path(|path| self.by_name(path)))
+        let (path, name) = (self.path.display().to_string(), self.name.display().to_string());
+        done.map_err(|error| match error {
+            Error::Unsuitable(what) => Error::Unsuitable(what.replace(&path, &name)),
+            error => error.map_path(|path| self.by_name(path)),
+        })
     }
 
     /// A path below it, by its name.
-    fn by_name(&self, path: &Path) -> PathBuf {
+    pub(crate) fn by_name(&self, path: &Path) -> PathBuf {
         match path.strip_prefix(&self.path) {
             Ok(below) if below.as_os_str().is_empty() => self.name.clone(),
             Ok(below) => self.name.join(below),

@@ -83,6 +83,9 @@ pub struct Record {
     /// Where a command stages files in the tree that it applies changes to.
     #[serde(default, with = "path_text::optional")]
     pub staging: Option<PathBuf>,
+    /// The number of that directory.
+    #[serde(default)]
+    pub staging_number: Option<u64>,
     /// Since when it has not been at its place, in seconds since the Unix epoch.
     pub missing: Option<u64>,
 }
@@ -121,6 +124,7 @@ impl Record {
             promoting: false,
             promoting_numbers: None,
             staging: None,
+            staging_number: None,
             missing: None,
         }
     }

@@ -2,7 +2,9 @@
 //! about workspaces, or beside where it was staged, and no command removes it there.
 
 use crate::error::Error;
+use crate::pinned::Pinned;
 use crate::stage::{inverse, parts};
+use crate::staging::Staging;
 use crate::trees::{Step, Trees};
 use crate::workspace::{Lock, Workspace};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -16,17 +18,18 @@ const PLACES: &str = "places";
 const MAX_KEPT: usize = 1000;
 
 impl Workspace {
-    /// Takes back what `steps` did between the directories `staged` and `target`, because of `why`.
+    /// Takes back what `steps` did to `target`, which is open as `into`, because of `why`.
     /// If that fails, too, what they took away is kept. Gives the error that says so.
     pub(crate) fn take_back(
         &mut self,
         (trees, lock): (&dyn Trees, &Lock),
         steps: &[Step],
-        (staged, target): (&Path, &Path),
+        (staging, target, into): (&Staging, &Path, &Pinned),
         why: Error,
     ) -> Error {
-        let back = inverse(steps, target).and_then(|back| trees.rename_all(staged, target, &back));
-        let Err(back) = back else { return why };
+        let staged = staging.path();
+        let back = inverse(steps, into.path()).and_then(|back| trees.rename_all(staged, into.path(), &back));
+        let Err(back) = into.named(staging.named(back)) else { return why };
         let why = format!(
             "the changes were applied in spite of a failure ({}), and cannot be taken back ({})",
             reason(&why),
@@ -34,7 +37,8 @@ impl Workspace {
         );
         // The names alone tell little, but the entries count more than these.
         let _ = std::fs::write(staged.join(PLACES), places(steps));
-        Error::NotPutBack { place: target.to_owned(), kept: self.keep_aside(staged, lock), why }
+        let kept = staging.by_name(&self.keep_aside(staged, lock));
+        Error::NotPutBack { place: target.to_owned(), kept, why }
     }
 
     /// The error for what was moved to `what`, in the place of the workspace, and is none. Keeps it

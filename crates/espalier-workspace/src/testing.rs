@@ -77,6 +77,9 @@ impl Trees for Plain {
     fn clone_tree(&self, source: &Path, destination: &Path) -> Result<()> {
         // Programs have descriptors of their own.
         let source = &source.canonicalize().at(source)?;
+        let parent = destination.parent().unwrap_or(Path::new("/"));
+        let destination =
+            &parent.canonicalize().at(parent)?.join(destination.file_name().unwrap_or_default());
         let copied = Command::new("cp").arg("-a").arg("-T").arg(source).arg(destination).status();
         match copied.at(source)?.success() {
             true => Ok(()),

@@ -216,41 +216,6 @@ impl Workspace {
         }
     }
 
-    /// An empty directory in which an apply to `target` stages what it brings: `scratch`, or, if
-    /// the target lies in a tree with a limit, one in the target, because files with several names
-    /// do not cross the border of such a tree.
-    pub(crate) fn staging(
-        &mut self,
-        trees: &dyn Trees,
-        target: &Path,
-        scratch: &Path,
-        lock: &Lock,
-    ) -> Result<PathBuf> {
-        let inside = |dir: &&Path| dir.starts_with(self.home.above());
-        let is_limited = |dir: &Path| trees.limits(dir).is_ok_and(|limits| limits != TreeBytes::default());
-        let mut staging = scratch.to_owned();
-        if target.ancestors().take_while(inside).any(is_limited) {
-            staging = target.join(format!(".espalier-{}", self.record.id));
-            // Before it is there: so it does not stay, whatever happens.
-            self.record.staging = Some(self.home.relative(&staging));
-            self.store(lock)?;
-            std::fs::create_dir(&staging).at(&staging)?;
-        }
-        staging.push("staged");
-        std::fs::create_dir(&staging).at(&staging)?;
-        Ok(staging)
-    }
-
-    /// Removes what a command has staged in a target.
-    pub(crate) fn remove_staging(&mut self, trees: &dyn Trees, lock: &Lock) -> Result<()> {
-        let Some(staging) = self.record.staging.take() else { return Ok(()) };
-        let staging = self.home.absolute(&staging);
-        if staging.symlink_metadata().is_ok() {
-            trees.remove_tree(&staging)?;
-        }
-        self.store(lock)
-    }
-
     fn scratch_dir(&self) -> PathBuf {
         self.dir().join("scratch")
     }

@@ -1,0 +1,138 @@
+//! Where an apply stages what it brings: in the scratch directory of the workspace, or, if the
+//! target lies in a tree with a limit, in a directory in the target, because files with several
+//! names do not cross the border of such a tree.
+//!
+//! The target may belong to another user than the caller, if the caller is root. That user can
+//! rename what lies in the target, and put a link in its place. So the directory there is made in
+//! the scratch directory, where no other user can reach it, with mode 700; it is opened before it
+//! moves into the target, and all that is staged is named relative to the descriptor. What is at
+//! its place later is removed only if it has the recorded number.
+
+use crate::error::{AtPath, Error, Result};
+use crate::pinned::Pinned;
+use crate::record::Top;
+use crate::trees::Trees;
+use crate::workspace::{Lock, Workspace};
+use espalier_fuse::control::TreeBytes;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The name in the directory of a target, or in the scratch directory.
+const STAGED: &str = "staged";
+
+/// An empty directory for what is staged.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    path: PathBuf,
+    /// The directory in the target that it lies in.
+    in_target: Option<Pinned>,
+}
+
+impl Staging {
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path in it that says something to people.
+    pub(crate) fn by_name(&self, path: &Path) -> PathBuf {
+        self.in_target.as_ref().map_or(path.to_owned(), |dir| dir.by_name(path))
+    }
+
+    /// The result with paths that say something to people.
+    ///
+    /// # Errors
+    /// Those of `done`.
+    pub(crate) fn named<T>(&self, done: Result<T>) -> Result<T> {
+        match &self.in_target {
+            Some(dir) => dir.named(done),
+            None => done,
+        }
+    }
+}
+
+impl Workspace {
+    /// An empty directory in which an apply to `target` stages what it brings.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn staging(
+        &mut self,
+        trees: &dyn Trees,
+        (target, into): (&Path, &Pinned),
+        scratch: &Path,
+        lock: &Lock,
+    ) -> Result<Staging> {
+        let inside = |dir: &&Path| dir.starts_with(self.home.above());
+        let is_limited = |dir: &Path| trees.limits(dir).is_ok_and(|limits| limits != TreeBytes::default());
+        let in_target = match target.ancestors().take_while(inside).any(is_limited) {
+            true => Some(self.staging_in(target, into, scratch, lock)?),
+            false => None,
+        };
+        let path = in_target.as_ref().map_or(scratch, Pinned::path).join(STAGED);
+        std::fs::create_dir(&path).at(&path)?;
+        Ok(Staging { path, in_target })
+    }
+
+    /// Makes a directory in `target`, which is open as `into`.
+    fn staging_in(&mut self, target: &Path, into: &Pinned, scratch: &Path, lock: &Lock) -> Result<Pinned> {
+        let (made, name) = (scratch.join("in-target"), format!(".espalier-{}", self.record.id));
+        DirBuilder::new().mode(0o700).create(&made).at(&made)?;
+        let place = target.join(&name);
+        let dir = Pinned::open(&made)?.called(&place);
+        // Before it is there: so it does not stay, whatever happens.
+        self.record.staging = Some(self.home.relative(&place));
+        self.record.staging_number = Some(Top::of(dir.path())?.number);
+        self.store(lock)?;
+        renameat_with(CWD, &made, CWD, into.path().join(&name), RenameFlags::NOREPLACE).at(&place)?;
+        Ok(dir)
+    }
+
+    /// Removes what a command has staged in a target.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn remove_staging(&mut self, trees: &dyn Trees, lock: &Lock) -> Result<()> {
+        let number = self.record.staging_number.take();
+        let Some(staging) = self.record.staging.take() else { return Ok(()) };
+        let staging = self.home.absolute(&staging);
+        match Pinned::open(&staging) {
+            Ok(dir) if is_staging(&dir, number)? => {
+                for entry in dir.path().read_dir().at(&staging)? {
+                    let path = dir.path().join(entry.at(&staging)?.file_name());
+                    dir.named(trees.remove_tree(&path))?;
+                }
+                // Whatever is there by now: only an empty directory goes.
+                match std::fs::remove_dir(&staging) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(Error::io(&staging, error));
+                    }
+                    _ => {}
+                }
+            }
+            Ok(_) => {}
+            Err(Error::Io { source, .. }) if is_nothing(&source) => {}
+            Err(error) => return Err(error),
+        }
+        self.store(lock)
+    }
+}
+
+/// True for what opening says where no directory is.
+fn is_nothing(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP))
+}
+
+/// True if a directory is the one with the recorded number, in which no other user can write.
+fn is_staging(dir: &Pinned, number: Option<u64>) -> Result<bool> {
+    let found = Top::of(dir.path())?;
+    // Records of earlier versions have no number.
+    Ok(found.owner == rustix::process::geteuid().as_raw()
+        && number.is_none_or(|number| number == found.number))
+}
+
+#[cfg(test)]
+mod tests;
