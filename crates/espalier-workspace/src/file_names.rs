@@ -15,12 +15,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What a file is made of: names of which this is equal are names of one file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Made {
     /// The number of the workspace's file.
     workspace: u64,
     /// That of the target's, if something of it is kept.
     target: Option<u64>,
+    /// The file with the merged text: names of the same two files may have different ones, because
+    /// they had different files before.
+    text: Option<PathBuf>,
     /// Which side has the content (none if it is merged), and which the attributes.
     picks: (Option<Pick>, Option<Pick>),
 }
@@ -34,11 +37,13 @@ impl Made {
         let target = item.target.as_ref().map(|target| target.number);
         let (workspace, both) = (source.number, Some(Pick::Workspace));
         Some(match item.decision {
-            _ if item.merged.is_some() => Self { workspace, target, picks: (None, item.attributes) },
-            Decision::Mix { content, attributes } => {
-                Self { workspace, target, picks: (Some(content), Some(attributes)) }
+            _ if item.merged.is_some() => {
+                Self { workspace, target, text: item.merged.clone(), picks: (None, item.attributes) }
             }
-            _ => Self { workspace, target: None, picks: (both, both) },
+            Decision::Mix { content, attributes } => {
+                Self { workspace, target, text: None, picks: (Some(content), Some(attributes)) }
+            }
+            _ => Self { workspace, target: None, text: None, picks: (both, both) },
         })
     }
 
@@ -82,9 +87,9 @@ impl<'a> FileNames<'a> {
     ///
     /// # Errors
     /// [`Error::Meanwhile`]; of the system.
-    pub(crate) fn link(&mut self, made: Option<Made>, at: &Path) -> Result<bool> {
+    pub(crate) fn link(&mut self, made: Option<&Made>, at: &Path) -> Result<bool> {
         let (Some(made), Some(files)) = (made, &mut self.files) else { return Ok(false) };
-        if let Some(first) = files.get(&made) {
+        if let Some(first) = files.get(made) {
             return link(first, at);
         }
         let Some(present) = self.present.get(&made.workspace).filter(|_| made.is_taken()) else {
@@ -98,7 +103,7 @@ impl<'a> FileNames<'a> {
         if !link(&present.path, at)? {
             return Ok(false);
         }
-        files.insert(made, at.to_owned());
+        files.insert(made.clone(), at.to_owned());
         let now = entry::read_at(at.to_owned())?.filter(|now| is_same(now, present)).ok_or_else(meanwhile)?;
         self.linked.insert(present.number, (present.expected(), now.expected()));
         Ok(true)
@@ -109,10 +114,10 @@ impl<'a> FileNames<'a> {
     ///
     /// # Errors
     /// As for [`FileNames::link`].
-    pub(crate) fn link_over(&mut self, made: Option<Made>, at: &Path, free: &Path) -> Result<bool> {
+    pub(crate) fn link_over(&mut self, made: Option<&Made>, at: &Path, free: &Path) -> Result<bool> {
         let (Some(of), Some(files)) = (made, &self.files) else { return Ok(false) };
         let number = |path: &Path| path.symlink_metadata().at(path).map(|found| found.ino());
-        if let Some(first) = files.get(&of)
+        if let Some(first) = files.get(of)
             && number(first)? == number(at)?
         {
             return Ok(true);
@@ -121,7 +126,7 @@ impl<'a> FileNames<'a> {
             return Ok(false);
         }
         std::fs::rename(free, at).at(at)?;
-        if let Some(first) = self.files.as_mut().and_then(|files| files.get_mut(&of)).filter(|f| *f == free) {
+        if let Some(first) = self.files.as_mut().and_then(|files| files.get_mut(of)).filter(|f| *f == free) {
             *first = at.to_owned();
         }
         Ok(true)

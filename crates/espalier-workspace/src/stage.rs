@@ -105,7 +105,7 @@ impl<'a> Stage<'a> {
             return self.make_directory(path, source, at);
         }
         let made = Made::of(item, source);
-        if self.names.link(made, at)? {
+        if self.names.link(made.as_ref(), at)? {
             return Ok(());
         }
         if let Some(merged) = &item.merged {
@@ -137,7 +137,7 @@ impl<'a> Stage<'a> {
                     let at = at.join(entry.path.strip_prefix(&source.path).unwrap_or(path));
                     // Names of one file in the directory are such in the clone.
                     let made = Made::of(item, entry);
-                    if !self.names.link_over(made, &at, &self.scratch.join(FREE))? {
+                    if !self.names.link_over(made.as_ref(), &at, &self.scratch.join(FREE))? {
                         self.names.add(made, &at);
                         self.set_time(entry.kind, &at)?;
                     }
