@@ -8,7 +8,7 @@
 use crate::common::Place;
 use crate::common::traced::{Traced, workspace_command};
 use crate::run::{Choice, Run, let_users_in};
-use crate::state::{Act, State};
+use crate::state::{Act, End, State};
 use std::fs;
 use std::process::Stdio;
 
@@ -50,7 +50,12 @@ impl Killing {
 
     /// Without workspaces there is nothing but creations to kill, so most of those are left alone.
     fn is_killed(&mut self, act: &Act) -> bool {
-        let odds = if matches!(act, Act::Create(_)) { 1 } else { 3 };
+        let odds = match act {
+            // It begins another program.
+            Act::Create(_, End::Process) => 0,
+            Act::Create(..) => 1,
+            _ => 3,
+        };
         self.run.random.below(4) < odds
     }
 
@@ -130,10 +135,11 @@ impl Killing {
     }
 
     /// What crashes have left goes by `gc`: nothing is there but what the model knows.
-    fn collect(&self) {
+    fn collect(&mut self) {
         let words = "gc --missing";
         let command = &mut workspace_command(self.run.user, self.run.top.as_os_str(), words);
         crate::common::run(command);
+        self.run.pass(self.run.state.after(&Act::Collect));
         let _acting = self.run.act_as_user();
         let names = |dir: &str| -> Vec<String> {
             let Ok(found) = fs::read_dir(self.run.home().join(dir)) else { return Vec::new() };

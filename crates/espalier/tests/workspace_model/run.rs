@@ -1,11 +1,11 @@
 //! A run: random commands and edits on a mount, each compared with the model.
 
 use crate::common::{Place, Random};
-use crate::state::{Act, Known, State};
-use crate::tree::{Thing, Tree, edit, has_number, merge, read};
+use crate::state::{Act, End, Known, State};
+use crate::tree::{Rule, Thing, Tree, edit, has_number, merge, new_text, read};
 use espalier_workspace::{
-    Apply, ApplyOutcome, Conflict, ConflictKind, Create, Discard, Mounted, Prefer, Processes, Registry,
-    Workspace,
+    Apply, ApplyOutcome, Collect, Conflict, ConflictKind, Create, Discard, Mounted, Prefer, Processes,
+    Registry, Workspace,
 };
 use rustix::fs::Uid;
 use rustix::thread::set_thread_res_uid;
@@ -14,12 +14,16 @@ use std::fs;
 use std::iter::Sum;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// An ordinary user.
 pub(crate) const USER: u32 = 4321;
 /// Workspaces at a time.
 const MAX_WORKSPACES: usize = 3;
+/// Texts that the original has in the beginning.
+const TEXTS: usize = 3;
 /// The directory that workspaces are made of.
 const ORIGINAL: &str = "original";
 /// A directory with further names of files.
@@ -56,6 +60,12 @@ pub(crate) fn let_users_in(place: &Place) {
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
     pub(crate) applied: usize,
+    /// Those of some paths that changed something.
+    pub(crate) in_part: usize,
+    /// Texts that were merged.
+    pub(crate) merged: usize,
+    /// Workspaces that `gc` removed.
+    pub(crate) collected: usize,
     pub(crate) conflicts: usize,
     /// Names that applies brought and that are names of one file with others.
     pub(crate) linked: usize,
@@ -71,6 +81,9 @@ impl Sum for Counts {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
             applied: sum.applied + one.applied,
+            in_part: sum.in_part + one.in_part,
+            merged: sum.merged + one.merged,
+            collected: sum.collected + one.collected,
             conflicts: sum.conflicts + one.conflicts,
             linked: sum.linked + one.linked,
             crashes: sum.crashes + one.crashes,
@@ -128,6 +141,9 @@ impl Run {
         let acting = this.act_as_user();
         fs::create_dir(this.original()).unwrap();
         fs::create_dir(this.outside()).unwrap();
+        for number in 0..TEXTS {
+            fs::write(this.original().join(format!("n{number}")), new_text()).unwrap();
+        }
         (0..25).for_each(|_| this.edit_original());
         drop(acting);
         this.sync();
@@ -153,7 +169,7 @@ impl Run {
     }
 
     /// Notes what was passed; the last state is the present one.
-    fn pass(&mut self, states: Vec<State>) {
+    pub(crate) fn pass(&mut self, states: Vec<State>) {
         self.history.extend(states);
         self.state = self.history.last().expect("it is never empty").clone();
     }
@@ -171,27 +187,60 @@ impl Run {
 
     /// What to do next, at random.
     pub(crate) fn choose(&mut self) -> Choice {
-        let what = self.random.below(20);
+        let what = self.random.below(24);
         if what == 11 {
             return Choice::Disturb;
         }
         let names: Vec<String> = self.state.known.keys().cloned().collect();
         if names.is_empty() || what <= 1 && names.len() < MAX_WORKSPACES {
             self.made += 1;
-            return Choice::Command(Act::Create(format!("w{}", self.made)));
+            let end = [End::Never, End::Never, End::Expired, End::Process][self.random.below(4) as usize];
+            return Choice::Command(Act::Create(format!("w{}", self.made), end));
         }
         let name = names[self.random.below(names.len() as u64) as usize].clone();
         let count = self.state.known[&name].checkpoints.len() as u64;
         match what {
             2..=3 => Choice::Command(Act::Checkpoint(name)),
             4..=5 if count > 0 => Choice::Command(Act::Undo(name, 1 + self.random.below(count))),
-            6..=8 => Choice::Command(Act::Apply(name)),
+            6..=8 => {
+                let merges_texts = what >= 7;
+                Choice::Command(Act::Apply(name, Rule { paths: Vec::new(), merges_texts }))
+            }
+            20..=22 => {
+                let rule = Rule { paths: self.choose_paths(&name, what == 22), merges_texts: what >= 21 };
+                Choice::Command(Act::Apply(name, rule))
+            }
+            23 => Choice::Command(Act::Collect),
             9 => Choice::Command(Act::Promote(name)),
             10 => Choice::Command(Act::Discard(name)),
             12..=14 => Choice::EditOriginal,
             15..=16 => Choice::WriteOutside,
             _ => Choice::EditWorkspace(name),
         }
+    }
+
+    /// Paths of a workspace, most of them with changes at or below them; if that can be, with other
+    /// ones in the original.
+    fn choose_paths(&mut self, name: &str, on_both_sides: bool) -> Vec<PathBuf> {
+        let known = &self.state.known[name];
+        let (base, tree) = (&known.base.things, &known.tree.things);
+        let all: BTreeSet<&PathBuf> = base.keys().chain(tree.keys()).collect();
+        let mut changed: Vec<&PathBuf> =
+            all.into_iter().filter(|path| base.get(*path) != tree.get(*path)).collect();
+        let ours = &self.state.original.things;
+        let is_clash = |path: &&PathBuf| ours.contains_key(*path) && ours.get(*path) != base.get(*path);
+        if on_both_sides && changed.iter().any(is_clash) {
+            changed.retain(is_clash);
+        }
+        let any = |random: &mut Random| match changed.get(random.below(changed.len().max(1) as u64) as usize)
+        {
+            None => PathBuf::from("n0"),
+            Some(path) => match path.parent().filter(|above| !above.as_os_str().is_empty()) {
+                Some(above) if random.below(3) == 0 => above.to_owned(),
+                _ => (*path).clone(),
+            },
+        };
+        (0..=self.random.below(2)).map(|_| any(&mut self.random)).collect()
     }
 
     /// Does what was chosen, as the user; nothing for what is for the caller.
@@ -209,33 +258,48 @@ impl Run {
     /// Carries a command out by the library.
     fn command(&mut self, act: &Act) {
         match act {
-            Act::Create(name) => self.create(name),
+            Act::Create(name, end) => self.create(name, *end),
             Act::Checkpoint(name) => drop(self.find(name).checkpoint(&Mounted, "").unwrap()),
             Act::Undo(name, number) => {
                 self.find(name).undo(&Mounted, Some(*number), &Processes::default(), false).unwrap();
             }
-            Act::Apply(name) => return self.apply(name),
+            Act::Apply(name, rule) => return self.apply(name, rule),
             Act::Promote(name) => {
                 self.find(name).promote(&Mounted, &Processes::default(), false).unwrap();
             }
             Act::Discard(name) => self.discard(name),
+            Act::Collect => self.collect(),
         }
         self.pass(self.state.after(act));
     }
 
-    fn create(&self, name: &str) {
+    fn create(&self, name: &str, end: End) {
+        // It ends when its input does.
+        let begin = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let process = (end == End::Process).then(begin);
         let create = Create {
             quota: None,
             name,
             from: &self.original(),
             around: &self.top,
             place: None,
-            time_to_live: None,
+            time_to_live: (end == End::Expired).then_some(Duration::ZERO),
             prepare_git: true,
             hook: None,
-            process: None,
+            process: process.as_ref().map(|process| process.id().cast_signed()),
         };
         create.run(&Mounted).unwrap();
+        if let Some(mut process) = process {
+            drop(process.stdin.take());
+            process.wait().unwrap();
+        }
+    }
+
+    fn collect(&mut self) {
+        let mut registry = Registry::around(&self.top).unwrap();
+        let gone = registry.collect(&Mounted, &Processes::default(), Collect::default()).unwrap();
+        assert!(gone.iter().all(|one| one.kept.is_none()), "seed {}: {gone:?}", self.seed);
+        self.counts.collected += gone.len();
     }
 
     fn discard(&self, name: &str) {
@@ -249,15 +313,20 @@ impl Run {
         }
     }
 
-    fn apply(&mut self, name: &str) {
-        let outcome = Apply::default().run(&Mounted, &mut self.find(name)).unwrap();
+    fn apply(&mut self, name: &str, rule: &Rule) {
+        let apply = Apply { paths: &rule.paths, merge: rule.merges_texts, ..Apply::default() };
+        let outcome = apply.run(&Mounted, &mut self.find(name)).unwrap();
         let known = &self.state.known[name];
-        let expected = merge(&known.base, &self.state.original, &known.tree);
+        let expected = merge(&known.base, &self.state.original, &known.tree, rule);
         match (outcome, expected) {
             (ApplyOutcome::Applied(done), Ok(merged)) => {
                 self.counts.linked += done.iter().filter(|one| merged.has_names(&one.path)).count();
-                self.counts.applied += 1;
-                self.pass(self.state.after(&Act::Apply(name.to_owned())));
+                self.counts.merged += done.iter().filter(|one| one.merged).count();
+                match rule.paths.is_empty() {
+                    true => self.counts.applied += 1,
+                    false => self.counts.in_part += usize::from(!done.is_empty()),
+                }
+                self.pass(self.state.after(&Act::Apply(name.to_owned(), rule.clone())));
             }
             (ApplyOutcome::Conflicts(found), expected) => {
                 // Moves that contradict each other are told of too, though every path agrees.
@@ -265,7 +334,9 @@ impl Run {
                 let agrees = expected.is_ok() && !found.iter().all(of_renames);
                 assert!(!agrees, "seed {}: {found:?}", self.seed);
                 self.counts.conflicts += 1;
-                self.settle(name);
+                if rule.paths.is_empty() {
+                    self.settle(name);
+                }
             }
             (ApplyOutcome::Applied(done), Err(clashes)) => {
                 panic!("seed {}: applied {done:?} in spite of {clashes:?}", self.seed)
@@ -295,6 +366,7 @@ impl Run {
         let mut done = applied.clone();
         let known = done.known.get_mut(name).expect("it is there");
         known.base = known.tree.clone();
+        known.has_loose_base = false;
         self.pass(vec![applied, done]);
     }
 
@@ -358,6 +430,12 @@ impl Run {
             let checkpoint = |number: u64| Rc::new(read(&data.join(format!("checkpoint-{number}"))));
             let known = Known {
                 base: Rc::new(read(&data.join("base"))),
+                has_loose_base: false,
+                end: match (record.expires, record.process) {
+                    (Some(_), _) => End::Expired,
+                    (None, Some(_)) => End::Process,
+                    (None, None) => End::Never,
+                },
                 tree: Rc::new(read(&workspace.place())),
                 checkpoints: record.checkpoints.iter().map(|kept| checkpoint(kept.number)).collect(),
             };

@@ -1,22 +1,57 @@
 //! What the model knows, and what each command makes of it.
 
-use crate::tree::{Tree, merge};
+use crate::tree::{Rule, Tree, merge};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
+/// What ends a workspace without a command about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Never,
+    /// Its time is over as soon as it is there.
+    Expired,
+    /// The process that it was made for has ended.
+    Process,
+}
+
 /// What the model knows of a workspace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) base: Rc<Tree>,
+    /// Only what is at the paths of the base is known, and not which names share a file: so it is
+    /// after an apply of some paths.
+    pub(crate) has_loose_base: bool,
     pub(crate) tree: Rc<Tree>,
     pub(crate) checkpoints: Vec<Rc<Tree>>,
+    pub(crate) end: End,
 }
+
+impl PartialEq for Known {
+    fn eq(&self, other: &Self) -> bool {
+        let is_loose = self.has_loose_base || other.has_loose_base;
+        let same_base =
+            self.base.things == other.base.things && (is_loose || self.base.files == other.base.files);
+        let rest = |known: &Self| (known.tree.clone(), known.checkpoints.clone(), known.end);
+        same_base && rest(self) == rest(other)
+    }
+}
+
+impl Eq for Known {}
 
 impl Known {
     /// Which names share a file is no change by itself.
     pub(crate) fn is_changed(&self) -> bool {
         self.base.things != self.tree.things
+    }
+
+    /// True if `gc` removes it.
+    fn is_due(&self) -> bool {
+        match self.end {
+            End::Never => false,
+            End::Expired => true,
+            End::Process => !self.is_changed(),
+        }
     }
 }
 
@@ -32,49 +67,66 @@ pub(crate) struct State {
 /// A command about workspaces.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
-    Create(String),
+    Create(String, End),
     Checkpoint(String),
     /// To the checkpoint with this number.
     Undo(String, u64),
-    Apply(String),
+    Apply(String, Rule),
     Promote(String),
     /// By force if anything was not applied.
     Discard(String),
+    /// `gc`.
+    Collect,
 }
 
 impl Act {
-    /// The workspace that it is about.
-    pub(crate) fn name(&self) -> &str {
-        let (Self::Create(name)
-        | Self::Checkpoint(name)
-        | Self::Undo(name, _)
-        | Self::Apply(name)
-        | Self::Promote(name)
-        | Self::Discard(name)) = self;
-        name
+    /// The workspace that it is about, if it is about one.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Create(name, _)
+            | Self::Checkpoint(name)
+            | Self::Undo(name, _)
+            | Self::Apply(name, _)
+            | Self::Promote(name)
+            | Self::Discard(name) => Some(name),
+            Self::Collect => None,
+        }
     }
 
     /// About how many changes of files the command makes at most.
     pub(crate) fn changes(&self) -> u64 {
         match self {
-            Self::Create(_) => 14,
+            Self::Create(..) => 14,
             Self::Checkpoint(_) => 6,
             Self::Undo(..) => 12,
-            Self::Apply(_) => 30,
+            Self::Apply(..) => 30,
             Self::Promote(_) => 14,
             Self::Discard(_) => 5,
+            Self::Collect => 10,
         }
     }
 
     /// The command line.
     pub(crate) fn words(&self, original: &Path) -> String {
         match self {
-            Self::Create(name) => format!("create {name} --from {}", original.display()),
+            Self::Create(name, end) => {
+                let from = format!("create {name} --from {}", original.display());
+                match end {
+                    End::Never => from,
+                    End::Expired => format!("{from} --ttl 0s"),
+                    End::Process => format!("{from} -- true"),
+                }
+            }
             Self::Checkpoint(name) => format!("checkpoint {name}"),
             Self::Undo(name, number) => format!("undo {name} {number}"),
-            Self::Apply(name) => format!("apply {name}"),
+            Self::Apply(name, rule) => {
+                let merge = if rule.merges_texts { " --merge" } else { "" };
+                let paths: String = rule.paths.iter().map(|path| format!(" {}", path.display())).collect();
+                format!("apply {name}{merge}{paths}")
+            }
             Self::Promote(name) => format!("promote {name}"),
             Self::Discard(name) => format!("discard {name} --force"),
+            Self::Collect => "gc".into(),
         }
     }
 }
@@ -84,15 +136,16 @@ impl State {
     /// nothing because of a conflict.
     pub(crate) fn after(&self, act: &Act) -> Vec<Self> {
         let mut done = self.clone();
-        let name = act.name().to_owned();
-        if let Act::Create(_) = act {
+        let Some(name) = act.name().map(str::to_owned) else { return self.after_collect() };
+        if let Act::Create(_, end) = act {
             let (base, tree) = (self.original.clone(), self.original.clone());
-            done.known.insert(name, Known { base, tree, checkpoints: Vec::new() });
+            let known = Known { base, has_loose_base: false, tree, checkpoints: Vec::new(), end: *end };
+            done.known.insert(name, known);
             return vec![done];
         }
         let one = done.known.get_mut(&name).expect("the workspace is there");
         match act {
-            Act::Create(_) => {}
+            Act::Create(..) | Act::Collect => {}
             Act::Checkpoint(_) => one.checkpoints.push(one.tree.clone()),
             Act::Undo(_, number) => {
                 one.checkpoints.push(one.tree.clone());
@@ -101,12 +154,19 @@ impl State {
                 one.tree = one.checkpoints[*number as usize - 1].clone();
                 return vec![kept, done];
             }
-            Act::Apply(_) => {
-                let Ok(merged) = merge(&one.base, &self.original, &one.tree) else { return Vec::new() };
+            Act::Apply(_, rule) => {
+                let Ok(merged) = merge(&one.base, &self.original, &one.tree, rule) else { return Vec::new() };
                 let mut applied = self.clone();
                 applied.original = Rc::new(merged);
                 done.original = applied.original.clone();
-                one.base = one.tree.clone();
+                one.has_loose_base = !rule.paths.is_empty();
+                one.base = match one.has_loose_base {
+                    true => {
+                        let things = rule.part(&one.base, &one.tree, |_| true);
+                        Rc::new(Tree { things, ..Tree::default() })
+                    }
+                    false => one.tree.clone(),
+                };
                 // The base follows; what was applied already is no conflict.
                 return vec![applied, done];
             }
@@ -114,6 +174,16 @@ impl State {
             Act::Discard(_) => drop(done.known.remove(&name)),
         }
         vec![done]
+    }
+
+    /// One after the other goes what is due.
+    fn after_collect(&self) -> Vec<Self> {
+        let (mut states, mut state) = (Vec::new(), self.clone());
+        for name in self.known.iter().filter(|(_, known)| known.is_due()).map(|(name, _)| name) {
+            state.known.remove(name);
+            states.push(state.clone());
+        }
+        if states.is_empty() { vec![state] } else { states }
     }
 
     fn with(&self, name: &str, known: Known) -> Self {

@@ -8,18 +8,82 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// What is at a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Thing {
     File(Vec<u8>, u32),
     Directory(u32),
     Link(PathBuf),
 }
 
+/// Texts that merge cell by cell: so many lines that are changed, each before lines that are not.
+const CELLS: usize = 4;
+/// The lines that stand between two cells.
+const BETWEEN: [&str; 3] = ["a", "b", "c"];
+
+/// The text with these cells.
+fn text_of(cells: &[String]) -> Vec<u8> {
+    let cell = |(number, value): (usize, &String)| {
+        let between: String = BETWEEN.iter().map(|word| format!("{number} {word}\n")).collect();
+        format!("cell {number}: {value}\n{between}")
+    };
+    cells.iter().enumerate().map(cell).collect::<String>().into_bytes()
+}
+
+/// A text that is new.
+pub(crate) fn new_text() -> Vec<u8> {
+    text_of(&vec!["new".to_owned(); CELLS])
+}
+
+/// The cells of a text; `None` if it is none of those that [`text_of`] makes.
+fn cells_of(text: &[u8]) -> Option<Vec<String>> {
+    let lines: Vec<&str> = std::str::from_utf8(text).ok()?.lines().collect();
+    let values = lines.iter().step_by(1 + BETWEEN.len()).enumerate();
+    let cells: Option<Vec<String>> = values
+        .map(|(number, line)| Some(line.strip_prefix(&format!("cell {number}: "))?.to_owned()))
+        .collect();
+    cells.filter(|cells| cells.len() == CELLS && text_of(cells) == text)
+}
+
+/// How changes are merged.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Rule {
+    /// Only what is at or below these paths; everything if there are none.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Texts that both sides changed are merged.
+    pub(crate) merges_texts: bool,
+}
+
+impl Rule {
+    /// What of `theirs` counts: `base`, with what is wanted as they have it. Directories above it
+    /// that are not there come along if they are `needed`.
+    pub(crate) fn part(&self, base: &Tree, theirs: &Tree, needed: impl Fn(&Path) -> bool) -> Things {
+        if self.paths.is_empty() {
+            return theirs.things.clone();
+        }
+        let is_wanted = |path: &Path| self.paths.iter().any(|wanted| path.starts_with(wanted));
+        let kept = base.things.iter().filter(|(path, _)| !is_wanted(path));
+        let come = theirs.things.iter().filter(|(path, _)| is_wanted(path));
+        let mut part: Things =
+            kept.chain(come.clone()).map(|(path, thing)| (path.clone(), thing.clone())).collect();
+        for (path, _) in come.filter(|(path, thing)| base.things.get(*path) != Some(thing)) {
+            for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+                if !matches!(part.get(above), Some(Thing::Directory(_))) && needed(above) {
+                    part.insert(above.to_owned(), theirs.things[above].clone());
+                }
+            }
+        }
+        part
+    }
+}
+
+/// What is at each path.
+pub(crate) type Things = BTreeMap<PathBuf, Thing>;
+
 /// A tree, without its top.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tree {
     /// What is at each path.
-    pub(crate) things: BTreeMap<PathBuf, Thing>,
+    pub(crate) things: Things,
     /// For each name of a file, the first of the names in the tree that lead to it.
     pub(crate) files: BTreeMap<PathBuf, PathBuf>,
 }
@@ -131,7 +195,13 @@ pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random, each: &mut d
     let is_file = |path: &PathBuf| matches!(tree[path], Thing::File(..));
     let files: Vec<&PathBuf> = paths.iter().copied().filter(|path| is_file(path)).collect();
     let file = files.get(random.below(files.len().max(1) as u64) as usize).copied();
-    match (random.below(17), any(random)) {
+    let cells = |path: &PathBuf| match &tree[path] {
+        Thing::File(bytes, _) => cells_of(bytes),
+        _ => None,
+    };
+    let texts: Vec<&PathBuf> = paths.iter().copied().filter(|path| cells(path).is_some()).collect();
+    let text = texts.get(random.below(texts.len().max(1) as u64) as usize).copied();
+    match (random.below(23), any(random)) {
         (0..=2, _) if !there => {
             let length = [0, 5, 4096, 20_000, 300_000][random.below(5) as usize];
             put(&new, &random.bytes(length), each);
@@ -160,6 +230,12 @@ pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random, each: &mut d
         (13, _) if !there && out.metadata().is_ok_and(|of| of.nlink() == 1 || has_number(top, of.ino())) => {
             fs::rename(&out, &new).unwrap();
         }
+        (17, _) if !there => put(&new, &new_text(), each),
+        (18..=22, _) if text.is_some() => {
+            let mut values = text.and_then(cells).unwrap();
+            values[random.below(CELLS as u64) as usize] = random.below(50).to_string();
+            put(&top.join(text.unwrap()), &text_of(&values), each);
+        }
         _ if file.is_some() => {
             put(&top.join(file.unwrap()), &random.bytes(1 + random.0 as usize % 9), each);
         }
@@ -175,16 +251,21 @@ enum From {
     Theirs,
     /// Content and mode: true for what is theirs.
     Both(bool, bool),
+    /// The text of both, and the mode: true if it is theirs.
+    Merged(bool),
 }
 
-/// The merge of two trees that come from `base`, or the paths on which they contradict each other.
-/// Unlike the library, it makes the result of every path first, and asks then whether it is a tree.
-pub(crate) fn merge(base: &Tree, ours: &Tree, theirs: &Tree) -> Result<Tree, BTreeSet<PathBuf>> {
-    let all = [base, ours, theirs].map(|tree| &tree.things);
+/// The merge by a rule of two trees that come from `base`, or the paths on which they contradict
+/// each other. Unlike the library, it makes the result of every path first, and asks then whether
+/// it is a tree.
+pub(crate) fn merge(base: &Tree, ours: &Tree, theirs: &Tree, rule: &Rule) -> Result<Tree, BTreeSet<PathBuf>> {
+    let is_new = |path: &Path| !base.things.contains_key(path) && !ours.things.contains_key(path);
+    let part = rule.part(base, theirs, is_new);
+    let all = [&base.things, &ours.things, &part];
     let paths: BTreeSet<&PathBuf> = all.iter().flat_map(|things| things.keys()).collect();
     let (mut merged, mut clashes) = (BTreeMap::new(), BTreeSet::new());
     for path in paths {
-        match merge_thing(all.map(|things| things.get(path))) {
+        match merge_thing(all.map(|things| things.get(path)), rule.merges_texts) {
             Ok((Some(thing), from)) => drop(merged.insert(path.clone(), (thing, from))),
             Ok((None, _)) => {}
             Err(()) => drop(clashes.insert(path.clone())),
@@ -228,10 +309,12 @@ fn merge_names(
         }
         let (our, their) = (ours.files.get(path), theirs.files.get(path));
         let file = match (from, their.and_then(|their| shared.get(their))) {
-            (From::Ours, _) => (our, None, None),
-            (From::Theirs, Some(our)) => (Some(*our), None, None),
-            (From::Theirs, None) => (None, their, None),
-            (From::Both(content, mode), _) => (our, their, Some((*content, *mode))),
+            (From::Ours, _) => (our, None, None, None),
+            (From::Theirs, Some(our)) => (Some(*our), None, None, None),
+            (From::Theirs, None) => (None, their, None, None),
+            (From::Both(content, mode), _) => (our, their, Some((*content, *mode)), None),
+            // What each name was before may make texts of the same files differ.
+            (From::Merged(mode), _) => (our, their, Some((false, *mode)), Some(thing)),
         };
         let first: &PathBuf = first.entry(file).or_insert_with(|| path.clone());
         files.insert(path.clone(), first.clone());
@@ -239,7 +322,22 @@ fn merge_names(
     files
 }
 
-fn merge_thing([base, ours, theirs]: [Option<&Thing>; 3]) -> Result<(Option<Thing>, From), ()> {
+/// The text with what each side changed; `None` if both changed a cell, or one is no such text.
+fn merge_text(texts: [&Vec<u8>; 3]) -> Option<Vec<u8>> {
+    let [base, ours, theirs] = texts.map(|text| cells_of(text));
+    let (base, ours, theirs) = (base?, ours?, theirs?);
+    let cell = |number: usize| match (&base[number], &ours[number], &theirs[number]) {
+        (base, ours, theirs) if ours == theirs || theirs == base => Some(ours.clone()),
+        (base, ours, theirs) if ours == base => Some(theirs.clone()),
+        _ => None,
+    };
+    Some(text_of(&(0..CELLS).map(cell).collect::<Option<Vec<_>>>()?))
+}
+
+fn merge_thing(
+    [base, ours, theirs]: [Option<&Thing>; 3],
+    merges_texts: bool,
+) -> Result<(Option<Thing>, From), ()> {
     if ours == theirs || theirs == base {
         return Ok((ours.cloned(), From::Ours));
     }
@@ -256,7 +354,15 @@ fn merge_thing([base, ours, theirs]: [Option<&Thing>; 3]) -> Result<(Option<Thin
     }
     match (base, ours, theirs) {
         (Some(Thing::File(base, old)), Some(Thing::File(ours, mode)), Some(Thing::File(theirs, other))) => {
-            let (content, attributes) = (one(base, ours, theirs)?, one(old, mode, other)?);
+            let Ok(content) = one(base, ours, theirs) else {
+                let merged = merge_text([base, ours, theirs]).filter(|_| merges_texts).ok_or(())?;
+                one(old, mode, other)?;
+                // Where all agree it is theirs.
+                let attributes = mode == old;
+                let mode = if attributes { *other } else { *mode };
+                return Ok((Some(Thing::File(merged, mode)), From::Merged(attributes)));
+            };
+            let attributes = one(old, mode, other)?;
             let bytes = if content { theirs } else { ours };
             let mode = if attributes { *other } else { *mode };
             let from = match (content, attributes) {
