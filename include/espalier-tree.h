@@ -14,14 +14,15 @@
  * - What a caller passes is read during the call and not kept. A missing argument (NULL) is
  *   EINVAL.
  *   A place for a result that is a pointer holds NULL after a failure.
- * - A handle (struct espalier_tree, espalier_walk, espalier_diff, espalier_file,
- *   espalier_changes) is ended once,
- *   by the function that its maker names; after that it must not be used. Handles may outlive the
- *   tree that they come from, but an image stays locked as long. Trees and files may be used by
- *   several threads at a time, walks, comparisons and changes by one.
+ * - A handle (struct espalier_tree, espalier_walk, espalier_diff, espalier_file, espalier_watch,
+ *   espalier_changes) is ended once, by the function that its maker names; after that it must not
+ *   be used. Handles may outlive the tree that they come from, but an image stays locked as long.
+ *   Trees and files may be used by several threads at a time, walks, comparisons, watches and
+ *   changes by one.
  * - Memory that a function says is freed with free() is the caller's. All else is the library's.
  * - After fork() a child may go on with a tree of a mount, and with one of an image that is read
- *   only; not with its walks. A tree that writes an image fails in the child with EBUSY.
+ *   only; not with its walks and watches. A tree that writes an image fails in the child with
+ *   EBUSY.
  */
 
 #ifndef ESPALIER_TREE_H
@@ -96,6 +97,9 @@ struct espalier_tree;
 
 // A listing or a walk that goes on.
 struct espalier_walk;
+
+// A watch of a directory.
+struct espalier_watch;
 
 // How an image that is not mounted is opened. Zeros are the defaults.
 struct espalier_options {
@@ -456,15 +460,49 @@ int espalier_file_sync(const struct espalier_file *file);
 void espalier_file_close(struct espalier_file *file);
 
 // What was changed below a directory since a position, which is that of an earlier answer, or has
-// no bytes. If nothing was, waits for a change up to `wait_ms` milliseconds. The answer may tell
-// too much, never too little. To be ended with espalier_changes_free. EPERM: the caller is not
-// root, and not everything below is its own.
+// no bytes. The answer may tell too much, never too little: what was changed in the last second
+// may be told again. To be ended with espalier_changes_free. EPERM: the caller is not root, and
+// not everything below is its own.
 int espalier_changes(const struct espalier_tree *tree,
                      const char *path,
                      const uint8_t *position,
                      size_t position_length,
-                     uint32_t wait_ms,
                      struct espalier_changes **changes);
+
+// Begins to watch a directory with everything below, from a position on, which is that of an
+// earlier answer or of a watch that has ended. One without bytes stands for now: the first answer
+// is that anything may have changed. From then on each change is told once, when it happens. A
+// position is good in any process as long as the server of the mount runs; that of an image as
+// long as this tree has it open. To be ended with espalier_watch_close.
+int espalier_watch(const struct espalier_tree *tree,
+                   const char *path,
+                   const uint8_t *position,
+                   size_t position_length,
+                   struct espalier_watch **watch);
+
+// Begins to watch a directory with everything below, from a snapshot on that was made of it
+// (.snapshots/NAME): what differs is told first, and then what is changed. To be ended with
+// espalier_watch_close. The errors are those of espalier_diff.
+int espalier_watch_since(const struct espalier_tree *tree,
+                         const char *path,
+                         const char *snapshot,
+                         struct espalier_watch **watch);
+
+// Waits up to `wait_ms` milliseconds (less than 0: without end) until something is changed, and
+// says what; without a change the answer has no paths. What was told is not told again. To be
+// ended with espalier_changes_free. One thread at a time. EPERM: the caller is not root, and not
+// everything below is its own. ENOENT, ENOTDIR: the directory is not there any more. ENOTCONN: the
+// server of the mount is gone. EBADF: the watch is the parent's, before fork.
+int espalier_watch_wait(struct espalier_watch *watch,
+                        int wait_ms,
+                        struct espalier_changes **changes);
+
+// Where a watch has come to, for a later one, to which the last second before it is told again. It
+// stays until the next call with the watch.
+const uint8_t *espalier_watch_position(const struct espalier_watch *watch, size_t *length);
+
+// Ends a watch. NULL is no error.
+void espalier_watch_close(struct espalier_watch *watch);
 
 // 1 if anything may have changed, as in the first two answers about a directory; then there are no
 // paths.

@@ -3,6 +3,7 @@
 use crate::outcome::invalid;
 use espalier_tree::{
     Changes, Diff as TreeDiff, File, Links, Result, Stat as TreeStat, Tree as InnerTree, Walk as TreeWalk,
+    Watch as TreeWatch,
 };
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -64,6 +65,9 @@ pub struct Diff {
 
 /// An open file.
 pub struct OpenFile(pub(crate) File);
+
+/// A watch of a directory.
+pub struct Watch(pub(crate) TreeWatch);
 
 /// What was changed below a directory.
 pub struct ChangeList {

@@ -250,15 +250,15 @@ static void changes(struct espalier_tree *tree)
 	size_t length = 0;
 	int error, is_told = 0;
 
-	CHECK(espalier_changes(tree, "m", NULL, 0, 0, &found) == 0);
+	CHECK(espalier_changes(tree, "m", NULL, 0, &found) == 0);
 	CHECK(espalier_changes_everything(found) == 1 && espalier_changes_count(found) == 0);
 	position = espalier_changes_position(found, &length);
-	CHECK(espalier_changes(tree, "m", position, length, 0, &later) == 0);
+	CHECK(espalier_changes(tree, "m", position, length, &later) == 0);
 	espalier_changes_free(found);
 	file.path = "m/new";
 	CHECK(espalier_write_many(tree, &file, 1, 0, &error) == 0);
 	position = espalier_changes_position(later, &length);
-	CHECK(espalier_changes(tree, "m", position, length, 60000, &found) == 0);
+	CHECK(espalier_changes(tree, "m", position, length, &found) == 0);
 	for (size_t at = 0; at < espalier_changes_count(found); at++)
 		is_told |= strcmp(espalier_changes_path(found, at), "new") == 0;
 	CHECK(is_told || espalier_changes_everything(found));
@@ -266,6 +266,75 @@ static void changes(struct espalier_tree *tree)
 	espalier_changes_free(later);
 	espalier_changes_free(found);
 	espalier_changes_free(NULL);
+}
+
+/* The paths that a watch tells next, with a blank behind each; "*" if it is everything. */
+static const char *told(struct espalier_watch *watch, int wait_ms)
+{
+	static char paths[256];
+	struct espalier_changes *found;
+
+	paths[0] = 0;
+	CHECK(espalier_watch_wait(watch, wait_ms, &found) == 0);
+	if (espalier_changes_everything(found))
+		strcpy(paths, "*");
+	for (size_t at = 0; at < espalier_changes_count(found); at++)
+		snprintf(paths + strlen(paths), sizeof paths - strlen(paths), "%s ", espalier_changes_path(found, at));
+	espalier_changes_free(found);
+	return paths;
+}
+
+static void watches(struct espalier_tree *tree)
+{
+	struct espalier_watch *watch, *later;
+	struct espalier_changes *found;
+	const uint8_t *position;
+	uint8_t stored[128];
+	size_t length = 0;
+	int is_known;
+
+	CHECK(espalier_mkdir(tree, "w", 0755, 0) == 0);
+	CHECK(espalier_watch(tree, "w", NULL, 0, &watch) == 0);
+	CHECK(strcmp(told(watch, -1), "*") == 0);
+	CHECK(strcmp(told(watch, 0), "") == 0);
+	CHECK(espalier_mkdir(tree, "w/one", 0755, 0) == 0);
+	CHECK(espalier_mkdir(tree, "outside", 0755, 0) == 0);
+	CHECK(strcmp(told(watch, -1), "one ") == 0);
+	CHECK(strcmp(told(watch, 1), "") == 0);
+	/* Where a watch is after its first second is where a later one goes on. */
+	do {
+		told(watch, 20);
+		position = espalier_watch_position(watch, &length);
+		CHECK(espalier_changes(tree, "w", position, length, &found) == 0);
+		is_known = !espalier_changes_everything(found) && espalier_changes_count(found) == 0;
+		espalier_changes_free(found);
+	} while (!is_known);
+	CHECK(length > 0 && length <= sizeof stored);
+	memcpy(stored, position, length);
+	espalier_watch_close(watch);
+	CHECK(espalier_mkdir(tree, "w/two", 0755, 0) == 0);
+	CHECK(espalier_watch(tree, "w", stored, length, &later) == 0);
+	CHECK(strcmp(told(later, -1), "two ") == 0);
+	CHECK(espalier_rmdir(tree, "w/two") == 0);
+	CHECK(strncmp(told(later, -1), "two", 3) == 0);
+	CHECK(strcmp(told(later, 0), "") == 0);
+	espalier_watch_close(later);
+	CHECK(espalier_clone_tree(tree, "w", "before") == 0);
+	CHECK(espalier_mkdir(tree, "w/three", 0755, 0) == 0);
+	CHECK(espalier_watch_since(tree, "w", "before", &watch) == 0);
+	CHECK(strcmp(told(watch, -1), "three ") == 0);
+	CHECK(strcmp(told(watch, 0), "") == 0);
+	CHECK(espalier_remove_tree(tree, "before") == 0 && espalier_remove_tree(tree, "w") == 0);
+	CHECK(espalier_watch_wait(watch, -1, &found) == ENOENT && found == NULL);
+	espalier_watch_close(watch);
+	espalier_watch_close(NULL);
+	CHECK(espalier_rmdir(tree, "outside") == 0);
+	CHECK(espalier_watch(tree, "none", NULL, 0, &watch) == ENOENT && watch == NULL);
+	CHECK(espalier_watch(tree, "m", NULL, 3, &watch) == EINVAL);
+	CHECK(espalier_watch(tree, "m", NULL, 0, NULL) == EINVAL);
+	CHECK(espalier_watch_since(tree, "m", "none", &watch) == ENOENT && watch == NULL);
+	CHECK(espalier_watch_wait(NULL, 0, &found) == EINVAL && found == NULL);
+	CHECK(espalier_watch_position(NULL, &length) == NULL);
 }
 
 static void bad_arguments(struct espalier_tree *tree, const char *place)
@@ -323,6 +392,7 @@ int main(int argc, char **argv)
 	walks(tree);
 	files(tree);
 	changes(tree);
+	watches(tree);
 	forks(tree, S_ISREG(place.st_mode));
 	CHECK(espalier_sync(tree) == 0);
 	CHECK(espalier_close(tree) == 0);

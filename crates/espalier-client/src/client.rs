@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -40,7 +40,8 @@ pub enum Rename {
 /// call that changes nothing is made again, and of one that does [`Error::Lost`] says that it may
 /// have been carried out.
 pub struct Client {
-    pub(crate) directory: File,
+    /// Shared with its watches, which may outlive it.
+    pub(crate) directory: Arc<File>,
     /// Held for a call: those of several threads come one after the other.
     turn: Mutex<()>,
     /// Sessions that no call and no stream uses. A call takes one, and gives it back.
@@ -65,7 +66,7 @@ impl Client {
     pub fn at(directory: File) -> Result<Self> {
         let idle = IdleSessions::default();
         idle.give(Session::begin(&directory)?);
-        Ok(Self { directory, turn: Mutex::default(), idle })
+        Ok(Self { directory: Arc::new(directory), turn: Mutex::default(), idle })
     }
 
     /// What the server says of the session.

@@ -26,6 +26,8 @@ const AREA: u32 = 2 << 20;
 pub(crate) const REPLACED_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
+/// How often a wait asks whether it is still wanted.
+const WANTED_INTERVAL: Duration = Duration::from_millis(200);
 /// A socket that refuses so often is one of another network namespace; a server that replaces
 /// another one has a socket of another name.
 const MAX_REFUSALS: u32 = 20;
@@ -48,6 +50,15 @@ pub(crate) struct Session {
     body: Vec<u8>,
     /// Where the body of the last answer is: in `body`, or at these bytes of `packet`.
     inline: Option<std::ops::Range<usize>>,
+}
+
+/// How long a wait lasts at most.
+pub(crate) struct Patience<'p> {
+    /// `None`: for ever.
+    pub(crate) deadline: Option<Instant>,
+    /// Asked after each signal, and five times a second; false ends the wait. `None`: nothing ends
+    /// it before.
+    pub(crate) goes_on: Option<&'p mut dyn FnMut() -> bool>,
 }
 
 /// What a server answered.
@@ -184,20 +195,20 @@ impl Session {
         self.send(call.number(), &body, &[])
     }
 
-    /// Makes a call that the server answers when it has something to tell, at the latest after
-    /// `limit`; `take` gets the bodies of the answer and of all that follows it.
+    /// Makes a call that the server answers when it has something to tell, at the latest when
+    /// `patience` ends; `take` gets the bodies of the answer and of all that follows it.
     ///
     /// # Errors
     /// As for [`Session::call`]; of `take`.
     pub(crate) fn wait(
         &mut self,
         call: &Call<'_>,
-        limit: Duration,
+        patience: &mut Patience<'_>,
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         self.begin_call(call)?;
         let mut more_id = None;
-        if !self.is_answered_within(limit)? {
+        if !self.is_answered(patience)? {
             // It ends the wait. If the answer is on its way, it is asked for what follows.
             let waiting = self.last_id;
             self.send(Call::More.number(), b"", &[])?;
@@ -238,16 +249,21 @@ impl Session {
         }
     }
 
-    /// True if the server has answered, or is gone, after `limit` at the latest.
-    fn is_answered_within(&self, limit: Duration) -> Result<bool> {
-        let deadline = Instant::now().checked_add(limit);
+    /// True if the server has answered, or is gone; false at the end of `patience`.
+    fn is_answered(&self, patience: &mut Patience<'_>) -> Result<bool> {
         loop {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], left.as_ref()) {
-                Ok(ready) => return Ok(ready > 0),
-                Err(rustix::io::Errno::INTR) => {}
+            let left = patience.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let interval = patience.goes_on.is_some().then_some(WANTED_INTERVAL);
+            let time = [left, interval].into_iter().flatten().min();
+            let time = time.and_then(|time| Timespec::try_from(time).ok());
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], time.as_ref()) {
+                Ok(0) if left.is_some_and(|left| left.is_zero()) => return Ok(false),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(true),
                 Err(error) => return Err(Error::Lost { may_have_changed: false, source: error.into() }),
+            }
+            if patience.goes_on.as_mut().is_some_and(|goes_on| !goes_on()) {
+                return Ok(false);
             }
         }
     }

@@ -7,9 +7,11 @@
 
 use crate::client::{Client, Links};
 use crate::error::{Error, Result};
-use crate::session::Session;
+use crate::session::{Patience, Session};
 use crate::wire::{Call, Change, ChangesHead, Malformed, Reader, WaitHead};
-use std::time::Duration;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What was changed below a directory since a position.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,9 +25,11 @@ pub struct Changes {
     pub paths: Vec<Vec<u8>>,
 }
 
-/// A watch of a directory; see [`Client::watch`]. It has a session of its own.
-pub struct Watch<'c> {
-    client: &'c Client,
+/// A watch of a directory; see [`Client::watch`]. It has a session of its own, and goes on without
+/// its client.
+pub struct Watch {
+    /// Where its paths begin.
+    directory: Arc<File>,
     /// `None` after the server went away.
     session: Option<Session>,
     path: Vec<u8>,
@@ -74,12 +78,12 @@ impl Client {
     ///
     /// # Errors
     /// Those of paths; [`Error::NoServer`].
-    pub fn watch(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Watch<'_>> {
+    pub fn watch(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Watch> {
         let path = path.as_ref().to_vec();
         self.stat(&path, Links::Follow)?;
         let session = Some(Session::begin(&self.directory)?);
-        let position = position.to_vec();
-        Ok(Watch { client: self, session, path, position, exact: Vec::new(), first: None })
+        let (directory, position) = (Arc::clone(&self.directory), position.to_vec());
+        Ok(Watch { directory, session, path, position, exact: Vec::new(), first: None })
     }
 
     /// Watches a directory with everything below, from a snapshot on that was made of it (the path
@@ -88,10 +92,10 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::watch`] and [`Client::diff`].
-    pub fn watch_since(&self, path: impl AsRef<[u8]>, snapshot: impl AsRef<[u8]>) -> Result<Watch<'_>> {
+    pub fn watch_since(&self, path: impl AsRef<[u8]>, snapshot: impl AsRef<[u8]>) -> Result<Watch> {
         let mut watch = self.watch(path, b"")?;
         // The watch begins before the comparison, so that a change in between is told twice.
-        watch.ask(Duration::ZERO)?;
+        watch.ask(&mut Patience { deadline: Some(Instant::now()), goes_on: None })?;
         let differences = self.diff(snapshot, &watch.path)?;
         let path = |found: Result<(Change, Vec<u8>)>| found.map(|(_, path)| path);
         watch.first = Some(differences.map(path).collect::<Result<_>>()?);
@@ -99,7 +103,7 @@ impl Client {
     }
 }
 
-impl Watch<'_> {
+impl Watch {
     /// Where the watch has come to, for a later watch or [`Client::changes`].
     pub fn position(&self) -> &[u8] {
         &self.position
@@ -111,23 +115,37 @@ impl Watch<'_> {
     /// # Errors
     /// As for [`Client::changes`]; [`Error::NoServer`] if the server is gone.
     pub fn wait(&mut self, limit: Duration) -> Result<Changes> {
+        self.wait_with(limit, None)
+    }
+
+    /// As [`Watch::wait`], but ends sooner, with what there is to tell, if `goes_on` returns false:
+    /// it is asked after each signal that the thread gets, and five times a second.
+    ///
+    /// # Errors
+    /// As for [`Watch::wait`].
+    pub fn wait_while(&mut self, limit: Duration, goes_on: &mut dyn FnMut() -> bool) -> Result<Changes> {
+        self.wait_with(limit, Some(goes_on))
+    }
+
+    fn wait_with(&mut self, limit: Duration, goes_on: Option<&mut dyn FnMut() -> bool>) -> Result<Changes> {
         if let Some(paths) = self.first.take().filter(|paths| !paths.is_empty()) {
             return Ok(Changes { position: self.position.clone(), everything: false, paths });
         }
-        match self.ask(limit) {
-            Err(Error::Lost { .. }) => self.ask(limit),
+        let mut patience = Patience { deadline: Instant::now().checked_add(limit), goes_on };
+        match self.ask(&mut patience) {
+            Err(Error::Lost { .. }) => self.ask(&mut patience),
             told => told,
         }
     }
 
-    fn ask(&mut self, limit: Duration) -> Result<Changes> {
+    fn ask(&mut self, patience: &mut Patience<'_>) -> Result<Changes> {
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => Session::begin(&self.client.directory)?,
+            None => Session::begin(&self.directory)?,
         };
         let position = if self.exact.is_empty() { &self.position } else { &self.exact };
         let mut told: Option<(Vec<u8>, Changes)> = None;
-        let waited = session.wait(&Call::Wait { path: &self.path, position }, limit, |body| {
+        let waited = session.wait(&Call::Wait { path: &self.path, position }, patience, |body| {
             let mut from = Reader::new(body);
             if told.is_none() {
                 let WaitHead { exact, changes } = WaitHead::decode(&mut from)?;

@@ -1,18 +1,24 @@
-//! Open files, and walks that go on.
+//! Open files, and walks and watches that go on.
 
-use crate::values::{Entry, Stat, raised, shown};
+use crate::values::{Entry, Stat, duration, raised, shown};
 use espalier_tree::{
-    Change, Diff as TreeDiff, Entry as TreeEntry, File as TreeFile, Result, Walk as TreeWalk,
+    Change, Changes as TreeChanges, Diff as TreeDiff, Entry as TreeEntry, File as TreeFile, Result,
+    Walk as TreeWalk, Watch as TreeWatch,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 /// Entries that are taken from a walk while other Python threads may run.
 const BATCH: usize = 256;
+
+/// Position, whether everything may have changed, and paths.
+pub(crate) type Changes<'py> = (Bound<'py, PyBytes>, bool, Vec<Bound<'py, PyString>>);
 
 /// An open file. Positions are the caller's.
 #[pyclass(frozen, module = "espalier._espalier")]
@@ -77,6 +83,22 @@ pub(crate) struct Walk(Going<TreeWalk, TreeEntry>);
 /// Differences of two trees, one after the other.
 #[pyclass(frozen, module = "espalier._espalier")]
 pub(crate) struct Diff(Going<TreeDiff, (Change, Vec<u8>)>);
+
+/// A watch of a directory, which one thread waits for at a time.
+#[pyclass(frozen, module = "espalier._espalier")]
+pub(crate) struct Watch {
+    watched: Mutex<Watched>,
+    /// Where the watch has come to.
+    position: Mutex<Vec<u8>>,
+    is_closed: AtomicBool,
+}
+
+struct Watched {
+    /// `None` after the end.
+    watch: Option<TreeWatch>,
+    /// What a wait was told that ended with an exception.
+    untold: Option<TreeChanges>,
+}
 
 /// A stream from which elements are taken in batches.
 struct Going<S, T>(Mutex<Batches<S, T>>);
@@ -163,5 +185,96 @@ impl Diff {
     /// Ends the comparison.
     fn close(&self, py: Python<'_>) {
         self.0.close(py);
+    }
+}
+
+/// What was changed, for Python.
+pub(crate) fn changes<'py>(py: Python<'py>, found: &TreeChanges) -> PyResult<Changes<'py>> {
+    let paths = found.paths.iter().map(|path| shown(py, path)).collect::<PyResult<_>>()?;
+    Ok((PyBytes::new(py, &found.position), found.everything, paths))
+}
+
+impl Watch {
+    pub(crate) fn new(watch: TreeWatch) -> Self {
+        let position = Mutex::new(watch.position().to_vec());
+        let watched = Mutex::new(Watched { watch: Some(watch), untold: None });
+        Self { watched, position, is_closed: AtomicBool::new(false) }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something is changed, the time is over, the watch is closed, or a handler of a
+    /// signal raises, which `raised_by_signal` gets.
+    fn told(&self, limit: Duration, raised_by_signal: &mut Option<PyErr>) -> PyResult<TreeChanges> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = watched.told(self, limit, raised_by_signal);
+        if self.is_closed() {
+            *watched = Watched { watch: None, untold: None };
+        }
+        found
+    }
+}
+
+impl Watched {
+    fn told(
+        &mut self,
+        of: &Watch,
+        limit: Duration,
+        raised_by_signal: &mut Option<PyErr>,
+    ) -> PyResult<TreeChanges> {
+        let ended = || PyValueError::new_err("the watch was closed");
+        let watch = self.watch.as_mut().ok_or_else(ended)?;
+        let mut goes_on = || {
+            if raised_by_signal.is_none() {
+                *raised_by_signal = Python::attach(|py| py.check_signals()).err();
+            }
+            raised_by_signal.is_none() && !of.is_closed()
+        };
+        let found = match self.untold.take() {
+            Some(untold) => untold,
+            None => watch.wait_while(limit, &mut goes_on).map_err(raised)?,
+        };
+        *of.position.lock().unwrap_or_else(PoisonError::into_inner) = watch.position().to_vec();
+        match found.everything || !found.paths.is_empty() {
+            true if raised_by_signal.is_some() => self.untold = Some(found.clone()),
+            false if of.is_closed() => return Err(ended()),
+            _ => {}
+        }
+        Ok(found)
+    }
+}
+
+#[pymethods]
+impl Watch {
+    /// Waits up to `timeout` seconds, or without end, for a change, or for a signal whose handler
+    /// raises.
+    fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Changes<'py>> {
+        let limit = timeout.map_or(Ok(Duration::MAX), duration)?;
+        let mut raised_by_signal = None;
+        let found = py.detach(|| self.told(limit, &mut raised_by_signal));
+        match raised_by_signal {
+            Some(error) => Err(error),
+            None => changes(py, &found?),
+        }
+    }
+
+    /// Where the watch has come to.
+    #[getter]
+    fn position<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.position.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the watch, and a wait of another thread.
+    fn close(&self, py: Python<'_>) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        py.detach(|| {
+            // Else the wait that is under way does it at its end. It may be one of this thread, if
+            // this is called from the handler of a signal.
+            if let Ok(mut watched) = self.watched.try_lock() {
+                *watched = Watched { watch: None, untold: None };
+            }
+        });
     }
 }

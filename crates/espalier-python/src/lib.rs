@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _espalier {
     #[pymodule_export]
-    use super::handles::{Diff, File, Walk};
+    use super::handles::{Diff, File, Walk, Watch};
     #[pymodule_export]
     use super::tree::{Tree, format_image};
     #[pymodule_export]

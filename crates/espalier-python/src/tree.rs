@@ -1,7 +1,7 @@
 //! The class `Tree`, as the package's own files use it.
 
-use crate::handles::{Diff, File, Walk};
-use crate::values::{AnyPath, Entry, Stat, raised, shown};
+use crate::handles::{Changes, Diff, File, Walk, Watch, changes};
+use crate::values::{AnyPath, Entry, Stat, duration, raised, shown};
 use espalier_tree::{
     ImageOptions, Links, Listing, ModeBits, OpenHow, Owner, Piece, Rename, Result, SetXattr, Time,
     Tree as InnerTree, Write, WriteFlags,
@@ -12,15 +12,9 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyString};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, Instant};
-
-/// How long a call waits before it lets Python look at signals.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Path, content, whether it is a link; mode, owner, group and time of the last change.
 type NewFile = (AnyPath, PyBackedBytes, bool, Option<u32>, Option<u32>, Option<u32>, Option<i64>);
-/// Position, whether everything may have changed, and paths.
-type Changes<'py> = (Bound<'py, PyBytes>, bool, Vec<Bound<'py, PyString>>);
 
 /// What lies below a directory of a mount or of an image.
 #[pyclass(frozen, module = "espalier._espalier")]
@@ -36,11 +30,6 @@ pub(crate) fn format_image(py: Python<'_>, path: AnyPath, size: u64) -> PyResult
 
 fn links(follow: bool) -> Links {
     if follow { Links::Follow } else { Links::Stay }
-}
-
-fn duration(seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds.max(0.0))
-        .map_err(|error| PyValueError::new_err(format!("no time to wait: {error}")))
 }
 
 /// A list of values, and of exceptions where there are none.
@@ -284,29 +273,23 @@ impl Tree {
         shown(py, &target)
     }
 
-    /// Waits up to `timeout` seconds for a change, or for a signal whose handler raises.
     fn changes<'py>(
         &self,
         py: Python<'py>,
         path: AnyPath,
         position: PyBackedBytes,
-        timeout: f64,
     ) -> PyResult<Changes<'py>> {
-        let (begun, limit) = (Instant::now(), duration(timeout)?);
-        let mut position = position.to_vec();
-        loop {
-            let left = limit.saturating_sub(begun.elapsed()).min(SIGNAL_INTERVAL);
-            let changes = self.with(py, |tree| match left.is_zero() {
-                true => tree.changes(&path, &position),
-                false => tree.watch(&path, &position).wait(left),
-            })?;
-            if changes.everything || !changes.paths.is_empty() || begun.elapsed() >= limit {
-                let paths = changes.paths.iter().map(|path| shown(py, path)).collect::<PyResult<_>>()?;
-                return Ok((PyBytes::new(py, &changes.position), changes.everything, paths));
-            }
-            position = changes.position;
-            py.check_signals()?;
-        }
+        changes(py, &self.with(py, |tree| tree.changes(path, &position))?)
+    }
+
+    /// Watches from a position on.
+    fn watch(&self, py: Python<'_>, path: AnyPath, position: PyBackedBytes) -> PyResult<Watch> {
+        self.with(py, |tree| tree.watch(path, &position)).map(Watch::new)
+    }
+
+    /// Watches from a snapshot on.
+    fn watch_since(&self, py: Python<'_>, path: AnyPath, snapshot: AnyPath) -> PyResult<Watch> {
+        self.with(py, |tree| tree.watch_since(path, snapshot)).map(Watch::new)
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {

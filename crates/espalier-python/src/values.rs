@@ -1,12 +1,13 @@
 //! What goes in and out: paths, attributes, entries, errors.
 
 use espalier_tree::{Entry as TreeEntry, Error, Stat as TreeStat};
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const FILE_TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -42,6 +43,12 @@ pub(crate) fn shown<'py>(py: Python<'py>, path: &[u8]) -> PyResult<Bound<'py, Py
 pub(crate) fn raised(error: Error) -> PyErr {
     let path = error.path().map(|path| OsString::from_vec(path.to_vec()));
     PyOSError::new_err((error.errno(), error.message().to_owned(), path))
+}
+
+/// A time to wait, in seconds; less than 0 is none.
+pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds.max(0.0))
+        .map_err(|error| PyValueError::new_err(format!("no time to wait: {error}")))
 }
 
 /// The attributes of a file, named as `os.stat_result` names them.

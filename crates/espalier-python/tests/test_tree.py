@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import random
+import signal
 import stat
 import subprocess
 import sys
@@ -250,30 +251,119 @@ def test_an_open_file_stays_the_same_when_its_name_goes(tree: Tree) -> None:
     assert tree.read("b") == b"more" and not tree.exists("a")
 
 
-def test_changes_are_told_to_a_waiting_thread(tree: Tree) -> None:
+def test_changes_since_a_position(tree: Tree) -> None:
     tree.write("d/a", b"", parents=True)
     first = tree.changes("d")
-    assert first.everything
+    assert first.everything and first.paths == []
     second = tree.changes("d", first.position)
-    ready = threading.Event()
+    tree.write("d/b", b"")
+    found = tree.changes("d", second.position)
+    assert found.everything or "b" in found.paths
+    with raises(errno.ENOTDIR, "d/a"):
+        tree.changes("d/a")
+
+
+def test_each_change_is_told_once_to_a_waiting_thread(tree: Tree) -> None:
+    tree.mkdir("d")
+    ready = threading.Semaphore(0)
     found: list[espalier.Changes] = []
+    with tree.watch("d") as watch:
+
+        def wait() -> None:
+            for _, changes in zip(range(21), watch):
+                found.append(changes)
+                ready.release()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        for n in range(20):
+            ready.acquire()
+            tree.write("outside", b"")
+            # If the waiting thread kept others from running, this would come too late.
+            tree.mkdir(f"d/{n}")
+        thread.join()
+        assert found[0].everything
+        assert [changes.paths for changes in found[1:]] == [[str(n)] for n in range(20)]
+        assert watch.wait(0).paths == []
+        tree.rmdir("d/3")
+        tree.rmdir("d/4")
+        assert {path.rstrip("/") for path in watch.wait().paths} == {"3", "4"}
+        assert watch.wait(0.001).paths == []
+    with pytest.raises(ValueError):
+        watch.wait()
+    with raises(errno.ENOENT, "none"):
+        tree.watch("none")
+    with raises(errno.ENOTDIR, "outside"):
+        tree.watch("outside").wait()
+    with pytest.raises(ValueError):
+        tree.watch("d", b"position", since="d")
+
+
+def test_a_watch_goes_on_from_where_another_one_was(tree: Tree) -> None:
+    tree.mkdir("d")
+    with tree.watch("d") as watch:
+        # A position is good from the first second of a watch on.
+        while tree.changes("d", watch.position).everything:
+            watch.wait(0.02)
+        position = watch.position
+    tree.mkdir("d/one")
+    tree.mkdir("d/two")
+    with tree.watch("d", position) as watch:
+        assert watch.position == position
+        assert set(watch.wait().paths) == {"one", "two"}
+        assert watch.wait(0).paths == []
+        assert watch.position != position
+    tree.clone("d", "before")
+    tree.mkdir("d/three")
+    with tree.watch("d", since="before") as watch:
+        assert watch.wait().paths == ["three"]
+        tree.mkdir("d/four")
+        assert watch.wait().paths == ["four"]
+
+
+def test_a_wait_ends_when_another_thread_closes_the_watch(tree: Tree) -> None:
+    tree.mkdir("d")
+    watch = tree.watch("d")
+    assert watch.wait().everything
+    found: list[Any] = []
 
     def wait() -> None:
-        ready.set()
-        position = second.position
-        while not found or not ("b" in found[-1].paths or found[-1].everything):
-            found.append(tree.changes("d", position, timeout=120))
-            position = found[-1].position
+        try:
+            found.append(watch.wait())
+        except ValueError as error:
+            found.append(error)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    ready.wait()
-    # If the waiting thread kept others from running, this would come too late.
-    tree.write("d/b", b"")
+    watch.close()
     thread.join()
-    assert found[-1].everything or "b" in found[-1].paths
-    with raises(errno.ENOTDIR, "d/a"):
-        tree.changes("d/a")
+    assert isinstance(found[0], ValueError)
+
+
+def test_a_signal_ends_a_wait_and_loses_no_change(tree: Tree) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        tree.mkdir("d/told-later")
+        raise Interrupted
+
+    tree.mkdir("d")
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with tree.watch("d") as watch:
+            assert watch.wait().everything
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with pytest.raises(Interrupted):
+                watch.wait()
+            assert watch.wait().paths == ["told-later"]
+            assert watch.wait(0).paths == []
+            signal.signal(signal.SIGALRM, lambda *_: watch.close())
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with pytest.raises(ValueError):
+                watch.wait()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_threads_share_a_tree(tree: Tree) -> None:

@@ -109,7 +109,7 @@ fn a_user_compares_and_watches_what_it_owns() {
 }
 
 /// What a watch tells next.
-fn told(watch: &mut Watch<'_>) -> BTreeSet<String> {
+fn told(watch: &mut Watch) -> BTreeSet<String> {
     let Changes { everything, paths, .. } = watch.wait(LONG).unwrap();
     assert!(!everything);
     paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
@@ -166,6 +166,8 @@ fn a_watch_is_told_of_each_change_once_when_it_happens() {
         fs::rename(root.join("d"), root.join("elsewhere")).unwrap();
         assert_eq!(waiting.join().unwrap(), libc::ENOENT);
     });
+    // A watch keeps the directory of its client open.
+    drop(watch);
     let mut watch = client.watch("elsewhere", b"").unwrap();
     assert!(watch.wait(LONG).unwrap().everything);
     std::thread::scope(|scope| {

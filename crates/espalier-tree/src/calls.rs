@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::file::{File, OpenHow};
 use crate::walk::{Diff, Walk};
+use crate::watch::Watch;
 use espalier_client::{Changes, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags};
-use std::time::Duration;
 
 /// A change of attributes.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +59,9 @@ pub(crate) trait Calls: Send + Sync {
     fn remove_xattr(&self, path: &[u8], name: &[u8], links: Links) -> Result<()>;
     fn diff(&self, old: &[u8], new: &[u8]) -> Result<Diff>;
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
-    /// What was changed since `position`, or until `limit` has passed.
-    fn changes(&self, path: &[u8], position: &[u8], limit: Duration) -> Result<Changes>;
+    fn changes(&self, path: &[u8], position: &[u8]) -> Result<Changes>;
+    fn watch(&self, path: &[u8], position: &[u8]) -> Result<Watch>;
+    fn watch_since(&self, path: &[u8], snapshot: &[u8]) -> Result<Watch>;
     fn sync(&self) -> Result<()>;
     /// Makes everything durable, and lets go of the place: later calls fail.
     fn close(&self) -> Result<()>;

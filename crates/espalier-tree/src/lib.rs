@@ -39,6 +39,7 @@ mod mounted;
 mod processes;
 mod tree;
 mod walk;
+mod watch;
 
 pub use error::{Error, Result};
 pub use espalier_client::{
@@ -46,5 +47,6 @@ pub use espalier_client::{
 };
 pub use file::{File, OpenHow};
 pub use image::{ImageOptions, Owner, format_image};
-pub use tree::{ModeBits, Tree, Watch};
+pub use tree::{ModeBits, Tree};
 pub use walk::{Diff, Walk};
+pub use watch::Watch;

@@ -4,10 +4,10 @@ use crate::calls::{Attribute, BelowChange, Calls, Xattrs};
 use crate::error::{Error, Result};
 use crate::file::{File, OpenHow};
 use crate::walk::{Diff, Walk};
+use crate::watch::Watch;
 use espalier_client::{Changes, Client, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 /// The calls of one process on a mount.
 pub(crate) struct MountCalls {
@@ -151,12 +151,16 @@ impl Calls for MountCalls {
         Ok(self.client()?.read_link(path)?)
     }
 
-    fn changes(&self, path: &[u8], position: &[u8], limit: Duration) -> Result<Changes> {
-        let client = self.client()?;
-        if limit.is_zero() {
-            return Ok(client.changes(path, position)?);
-        }
-        Ok(client.watch(path, position)?.wait(limit)?)
+    fn changes(&self, path: &[u8], position: &[u8]) -> Result<Changes> {
+        Ok(self.client()?.changes(path, position)?)
+    }
+
+    fn watch(&self, path: &[u8], position: &[u8]) -> Result<Watch> {
+        Ok(Watch::of_mount(self.client()?.watch(path, position)?, path))
+    }
+
+    fn watch_since(&self, path: &[u8], snapshot: &[u8]) -> Result<Watch> {
+        Ok(Watch::of_mount(self.client()?.watch_since(path, snapshot)?, path))
     }
 
     fn sync(&self) -> Result<()> {

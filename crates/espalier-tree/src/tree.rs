@@ -7,11 +7,11 @@ use crate::image::ImageOptions;
 use crate::located::{Located, Place};
 use crate::processes::Processes;
 use crate::walk::{Diff, Walk};
+use crate::watch::Watch;
 use espalier_client::{
     Changes, Entry, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags,
 };
 use std::path::Path;
-use std::time::Duration;
 
 /// What lies below a directory of a mount, or of an image that is not mounted.
 ///
@@ -49,13 +49,6 @@ impl ModeBits {
         let (keep, add, execute) = (!clear & ALL, add & ALL, execute & ALL);
         BelowChange::Modes([keep, add | execute, keep, add, execute])
     }
-}
-
-/// A watch of a directory; see [`Tree::watch`].
-pub struct Watch<'t> {
-    tree: &'t Tree,
-    path: Vec<u8>,
-    position: Vec<u8>,
 }
 
 impl Tree {
@@ -432,12 +425,31 @@ impl Tree {
     /// EPERM if the caller is not root, and not everything below is its own; EROFS.
     pub fn changes(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Changes> {
         let path = path.as_ref();
-        self.on(path, |calls| calls.changes(path, position, Duration::ZERO))
+        self.on(path, |calls| calls.changes(path, position))
     }
 
-    /// Watches a directory with everything below from `position` on, however long ago that was.
-    pub fn watch(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Watch<'_> {
-        Watch { tree: self, path: path.as_ref().to_vec(), position: position.to_vec() }
+    /// Watches a directory with everything below, from `position` on, which is that of an earlier
+    /// answer or of a watch that has ended; an empty one stands for now, and is answered with
+    /// "everything" first. From then on each change is told once, when calls on the tree see it. A
+    /// position is good in any process as long as the server of the mount runs; that of an image as
+    /// long as this tree has it open. One that is not known any more is answered with "everything".
+    ///
+    /// # Errors
+    /// Those of `stat`. Of a wait: as for [`Tree::changes`].
+    pub fn watch(&self, path: impl AsRef<[u8]>, position: &[u8]) -> Result<Watch> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.watch(path, position))
+    }
+
+    /// Watches a directory with everything below, from a snapshot on that was made of it (the path
+    /// `.snapshots/NAME` in the directory, or below that of one above): what differs is told first,
+    /// and then what is changed. What was changed during this call may be told twice.
+    ///
+    /// # Errors
+    /// As for [`Tree::watch`] and [`Tree::diff`].
+    pub fn watch_since(&self, path: impl AsRef<[u8]>, snapshot: impl AsRef<[u8]>) -> Result<Watch> {
+        let path = path.as_ref();
+        self.on(path, |calls| calls.watch_since(path, snapshot.as_ref()))
     }
 
     /// Makes everything durable that was done so far; on a mount, by any program.
@@ -457,23 +469,5 @@ impl Tree {
     pub fn close(&self) -> Result<()> {
         // A child of fork that has not used it has nothing to end.
         self.0.opened().map_or(Ok(()), |calls| calls.close())
-    }
-}
-
-impl Watch<'_> {
-    /// Where the watch has come to.
-    pub fn position(&self) -> &[u8] {
-        &self.position
-    }
-
-    /// Waits until something is changed, and says what; an empty answer after `limit`.
-    ///
-    /// # Errors
-    /// As for [`Tree::changes`].
-    pub fn wait(&mut self, limit: Duration) -> Result<Changes> {
-        let (path, position) = (&self.path, &self.position);
-        let changes = self.tree.on(path, |calls| calls.changes(path, position, limit))?;
-        self.position.clone_from(&changes.position);
-        Ok(changes)
     }
 }

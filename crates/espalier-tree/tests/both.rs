@@ -6,11 +6,15 @@ mod common;
 
 use common::{Mounted, serve_if_asked};
 use espalier_tree::{
-    Change, Error, ImageOptions, Links, Listing, ModeBits, OpenHow, Piece, Rename, SetXattr, Time, Tree,
-    Write, WriteFlags, format_image,
+    Change, Changes, Error, ImageOptions, Links, Listing, ModeBits, OpenHow, Piece, Rename, SetXattr, Time,
+    Tree, Watch, Write, WriteFlags, format_image,
 };
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
 fn serves_when_asked() {
@@ -303,11 +307,100 @@ fn feeds(both: &mut Both) {
         assert!(first.everything);
         let second = tree.changes("m", &first.position).unwrap();
         tree.write("m/changed", b"1").unwrap();
-        let mut watch = tree.watch("m", &second.position);
-        let told = watch.wait(Duration::from_secs(60)).unwrap();
+        let told = tree.changes("m", &second.position).unwrap();
         assert!(told.everything || told.paths.contains(&b"changed".to_vec()), "{told:?}");
         assert_eq!(tree.changes("m/changed", b"").unwrap_err().errno(), libc::ENOTDIR);
+        assert_eq!(tree.watch("m/none", b"").err().map(|error| error.errno()), Some(libc::ENOENT));
+        let mut watch = tree.watch("m/changed", b"").unwrap();
+        assert_eq!(watch.wait(LONG).unwrap_err().errno(), libc::ENOTDIR);
+        watches(tree);
+        a_watch_goes_on_from_where_another_one_was(tree);
     }
+}
+
+/// What a watch tells next.
+#[track_caller]
+fn told(watch: &mut Watch) -> BTreeSet<String> {
+    let Changes { everything, paths, .. } = watch.wait(LONG).unwrap();
+    assert!(!everything);
+    paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
+}
+
+fn watches(tree: &Tree) {
+    tree.make_directory("w/d", 0o755, true).unwrap();
+    let mut watch = tree.watch("w", b"").unwrap();
+    assert!(watch.wait(LONG).unwrap().everything, "where it begins nothing is known");
+    assert_eq!(watch.wait(Duration::ZERO).unwrap().paths.len(), 0, "and then there is nothing to tell");
+    for round in 0..40 {
+        let name = format!("d/f{round}");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| told(&mut watch));
+            tree.write("outside", b"").unwrap();
+            tree.make_directory(format!("w/{name}"), 0o755, false).unwrap();
+            assert_eq!(waiting.join().unwrap(), [name].into(), "of this change, once, and not of others");
+        });
+    }
+    // What happens while nothing waits is told with the next question.
+    tree.rename("w/d/f0", "w/moved", Rename::Replace).unwrap();
+    tree.remove_directory("w/d/f1").unwrap();
+    let after: BTreeSet<String> = told(&mut watch).iter().map(|path| path.trim_matches('/').into()).collect();
+    assert_eq!(after, ["d/f0", "moved", "d/f1"].map(String::from).into());
+    assert_eq!(watch.wait(Duration::from_millis(1)).unwrap().paths.len(), 0);
+    // Of a wait that is given up nothing is lost.
+    let mut asked = 0;
+    let mut goes_on = || {
+        asked += 1;
+        tree.make_directory(format!("w/given-up{asked}"), 0o755, false).unwrap();
+        false
+    };
+    let mut all: BTreeSet<Vec<u8>> =
+        watch.wait_while(LONG, &mut goes_on).unwrap().paths.into_iter().collect();
+    all.extend(watch.wait(Duration::ZERO).unwrap().paths);
+    assert_eq!((asked, all), (1, [b"given-up1".to_vec()].into()));
+    assert_eq!(watch.wait(Duration::ZERO).unwrap().paths.len(), 0);
+    // Where it is told of is what has the path; a directory that is gone ends the wait.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            loop {
+                if let Err(error) = watch.wait(LONG) {
+                    break (error.errno(), error.path().map(<[u8]>::to_vec));
+                }
+            }
+        });
+        tree.remove_tree("w").unwrap();
+        assert_eq!(waiting.join().unwrap(), (libc::ENOENT, Some(b"w".to_vec())));
+    });
+}
+
+fn a_watch_goes_on_from_where_another_one_was(tree: &Tree) {
+    tree.make_directory("w", 0o755, false).unwrap();
+    let mut watch = tree.watch("w", b"").unwrap();
+    // A position is good from the first second of a watch on.
+    while tree.changes("w", watch.position()).unwrap().everything {
+        watch.wait(Duration::from_millis(20)).unwrap();
+    }
+    let position = watch.position().to_vec();
+    drop(watch);
+    for name in ["one", "two", "three"] {
+        tree.write(format!("w/{name}"), b"").unwrap();
+    }
+    let mut later = tree.watch("w", &position).unwrap();
+    assert_eq!(later.position(), position);
+    assert_eq!(told(&mut later), ["one", "two", "three"].map(String::from).into());
+    tree.write("w/four", b"").unwrap();
+    assert_eq!(told(&mut later), ["four".to_owned()].into());
+    // From what another directory holds on.
+    tree.clone_tree("w", "before").unwrap();
+    tree.unlink("w/one").unwrap();
+    tree.write("w/five", b"").unwrap();
+    let mut since = tree.watch_since("w", "before").unwrap();
+    assert_eq!(told(&mut since), ["one", "five"].map(String::from).into());
+    tree.write("w/six", b"").unwrap();
+    assert_eq!(told(&mut since), ["six".to_owned()].into());
+    assert_eq!(since.wait(Duration::ZERO).unwrap().paths.len(), 0);
+    assert_eq!(tree.watch_since("w", "none").err().map(|error| error.errno()), Some(libc::ENOENT));
+    tree.remove_tree("before").unwrap();
+    tree.remove_tree("w").unwrap();
 }
 
 #[test]

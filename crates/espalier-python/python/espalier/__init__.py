@@ -23,7 +23,7 @@ from . import _espalier
 from ._espalier import Entry, Stat
 from ._files import open_file
 
-__all__ = ["Changes", "Entry", "Stat", "Tree", "Write", "format_image"]
+__all__ = ["Changes", "Entry", "Stat", "Tree", "Watch", "Write", "format_image"]
 
 PathLike = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Data = Union[bytes, bytearray, memoryview]
@@ -63,6 +63,46 @@ class Changes(NamedTuple):
     everything: bool
     #: Below the directory; one that ends with a slash stands for a directory with all below.
     paths: list[str]
+
+
+class Watch:
+    """A watch of a directory with everything below; `Tree.watch` begins one.
+
+    It is an iterator that waits for changes without end. Each change is told once. `close`, which
+    ends a wait of another thread too, also comes at the end of a `with` block. A watch goes on
+    without its tree; an image stays locked as long. After `fork` it is the parent's.
+    """
+
+    def __init__(self, watch: _espalier.Watch) -> None:
+        self._watch = watch
+
+    @property
+    def position(self) -> bytes:
+        """Where the watch has come to, for a later one, which tells the last second again."""
+        return self._watch.position
+
+    def wait(self, timeout: Optional[float] = None) -> Changes:
+        """Waits until something is changed, and says what; no paths after `timeout` seconds."""
+        return Changes(*self._watch.wait(timeout))
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> Changes:
+        while True:
+            changes = self.wait()
+            if changes.everything or changes.paths:
+                return changes
+
+    def close(self) -> None:
+        """Ends the watch. Later waits raise `ValueError`."""
+        self._watch.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def format_image(path: PathLike, size: int) -> None:
@@ -367,14 +407,30 @@ class Tree:
         """
         return self._tree.diff(_path(old), _path(new))
 
-    def changes(self, path: PathLike = ".", position: bytes = b"", timeout: float = 0.0) -> Changes:
+    def changes(self, path: PathLike = ".", position: bytes = b"") -> Changes:
         """What was changed below a directory since `position`, which is that of an earlier answer.
 
-        If nothing was, waits up to `timeout` seconds for a change. The answer may tell too much,
-        never too little: changes of the last second may be told again, and a position that is not
-        known any more is answered with "everything", like the first two questions about a directory.
+        The answer may tell too much, never too little: changes of the last second may be told again,
+        and a position that is not known any more is answered with "everything", like the first two
+        questions about a directory.
         """
-        return Changes(*self._tree.changes(_path(path), position, timeout))
+        return Changes(*self._tree.changes(_path(path), position))
+
+    def watch(
+        self, path: PathLike = ".", position: bytes = b"", *, since: Optional[PathLike] = None
+    ) -> Watch:
+        """Watches a directory with everything below; each change is told once.
+
+        It begins at `position`, which is that of an earlier answer or of a watch that has ended; an
+        empty one stands for now, and is answered with "everything" first. With `since`, a snapshot
+        (`.snapshots/NAME`), what differs from it is told first. A position is good in any process as
+        long as the server of the mount runs; that of an image as long as this tree has it open.
+        """
+        if since is None:
+            return Watch(self._tree.watch(_path(path), position))
+        if position:
+            raise ValueError("a watch begins at a position or at a snapshot, not at both")
+        return Watch(self._tree.watch_since(_path(path), _path(since)))
 
 
 def _close(tree: _espalier.Tree, process: int) -> None:

@@ -6,21 +6,21 @@ use crate::error::{Error, Result};
 use crate::file::{File, OpenHow, write_all};
 use crate::image::opened::Opened;
 use crate::image::walk::{ImageStream, diff, walk};
+use crate::image::watch::{ImageWatch, now};
 use crate::walk::{Diff, Walk};
+use crate::watch::Watch;
 use espalier_bridge::{NewFile, mode_change, set_time, stat_of};
 use espalier_client::wire::{NewItem, WriteItem};
 use espalier_client::{Changes, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
 use espalier_fs::{
-    At, Caller, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, Open, OwnerChange, PathCaller,
-    ReadRequest, RenameHow, SetTime, WriteHow, XattrMode,
+    At, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, Open, OwnerChange, PathCaller, ReadRequest,
+    RenameHow, SetTime, WriteHow, XattrMode,
 };
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A longer file is read in parts of so many bytes.
 const READ_BYTES: u64 = 16 << 20;
-/// How often a waiting watch looks, at first and at last.
-const WATCH_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
 /// The calls on an image that is open in this process.
 pub(crate) struct ImageCalls(RwLock<Opened>);
@@ -38,15 +38,9 @@ impl ImageCalls {
         Ok(call(self.opened().caller()?)?)
     }
 
-    fn changes_now(&self, path: &[u8], position: &[u8]) -> Result<Changes> {
+    fn begin_watch(&self, path: &[u8], position: &[u8]) -> Result<ImageWatch> {
         let opened = self.opened();
-        let caller = opened.caller()?;
-        let directory = caller.open(path, &Open { directory: true, ..Open::default() })?;
-        let node = directory.node().ok_or_else(|| Error::new(libc::EROFS, "a snapshot does not change"))?;
-        let (uid, gid) = (caller.credentials().uid, caller.credentials().gid);
-        let found = opened.fs()?.changed_paths(node, position, &Caller { uid, gid, ..Caller::default() })?;
-        let position = found.token.into_bytes();
-        Ok(Changes { position, everything: found.everything, paths: found.paths })
+        ImageWatch::begin((opened.fs()?, opened.caller()?), path, position)
     }
 }
 
@@ -231,18 +225,22 @@ impl Calls for ImageCalls {
         self.with(|caller| caller.read_link(path))
     }
 
-    fn changes(&self, path: &[u8], position: &[u8], limit: Duration) -> Result<Changes> {
-        let begun = Instant::now();
-        let (mut interval, longest) = WATCH_INTERVALS;
-        loop {
-            let changes = self.changes_now(path, position)?;
-            let left = limit.saturating_sub(begun.elapsed());
-            if changes.everything || !changes.paths.is_empty() || left.is_zero() {
-                return Ok(changes);
-            }
-            std::thread::sleep(interval.min(left));
-            interval = (interval * 2).min(longest);
-        }
+    fn changes(&self, path: &[u8], position: &[u8]) -> Result<Changes> {
+        let opened = self.opened();
+        Ok(now((opened.fs()?, opened.caller()?), (path, position), None)?.1)
+    }
+
+    fn watch(&self, path: &[u8], position: &[u8]) -> Result<Watch> {
+        Ok(Watch::of_image(self.begin_watch(path, position)?, path))
+    }
+
+    fn watch_since(&self, path: &[u8], snapshot: &[u8]) -> Result<Watch> {
+        let mut watch = self.begin_watch(path, b"")?;
+        // The watch begins before the comparison, so that a change in between is told twice.
+        watch.wait(Duration::ZERO, None)?;
+        let paths = self.diff(snapshot, path)?.map(|found| found.map(|(_, path)| path));
+        watch.tell_first(paths.collect::<Result<_>>()?);
+        Ok(Watch::of_image(watch, path))
     }
 
     fn sync(&self) -> Result<()> {

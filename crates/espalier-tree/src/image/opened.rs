@@ -139,8 +139,8 @@ impl Opened {
     ///
     /// # Errors
     /// EBADF after the image was closed.
-    pub(crate) fn fs(&self) -> Result<&FileSystem> {
-        Ok(&*self.using()?.fs)
+    pub(crate) fn fs(&self) -> Result<&Arc<FileSystem>> {
+        Ok(&self.using()?.fs)
     }
 
     /// On whose behalf calls are made, and from where paths begin.
