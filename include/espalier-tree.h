@@ -73,6 +73,33 @@
 // Of an extended attribute that is set: it fails with ENODATA if it is not there.
 #define ESPALIER_XATTR_REPLACE 2
 
+// Of a filter: the range of sizes counts.
+#define ESPALIER_FILTER_SIZE 1
+
+// Of a filter: the range of times counts.
+#define ESPALIER_FILTER_MTIME 2
+
+// Of a filter: named pipes.
+#define ESPALIER_KIND_FIFO 2
+
+// Of a filter: character devices.
+#define ESPALIER_KIND_CHARACTER 4
+
+// Of a filter: directories.
+#define ESPALIER_KIND_DIRECTORY 16
+
+// Of a filter: block devices.
+#define ESPALIER_KIND_BLOCK 64
+
+// Of a filter: regular files.
+#define ESPALIER_KIND_FILE 256
+
+// Of a filter: symbolic links.
+#define ESPALIER_KIND_LINK 1024
+
+// Of a filter: sockets.
+#define ESPALIER_KIND_SOCKET 4096
+
 // Of a difference: only the newer directory has it.
 #define ESPALIER_ADDED 1
 
@@ -182,6 +209,27 @@ struct espalier_write {
   // Its group, or ESPALIER_NONE.
   uint32_t gid;
   // ESPALIER_SYMLINK.
+  uint32_t flags;
+};
+
+// What a listing or a walk gives: entries that are all of this. Zeros let everything through.
+// Directories that are closed to the caller are given in any case.
+struct espalier_filter {
+  // One for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`; NULL:
+  // all names.
+  const char *pattern;
+  // With ESPALIER_FILTER_SIZE: so many bytes at least (of a directory, entries),
+  uint64_t size_min;
+  // and at most.
+  uint64_t size_max;
+  // With ESPALIER_FILTER_MTIME: the content was last changed then, in nanoseconds since the Unix
+  // epoch, or later,
+  int64_t mtime_min_ns;
+  // and then or sooner.
+  int64_t mtime_max_ns;
+  // ESPALIER_KIND_FILE and others, together; 0: all kinds.
+  uint32_t kinds;
+  // ESPALIER_FILTER_SIZE, ESPALIER_FILTER_MTIME.
   uint32_t flags;
 };
 
@@ -384,17 +432,20 @@ int espalier_write_many(const struct espalier_tree *tree,
                         uint32_t flags,
                         int *errors);
 
-// Begins to give the entries of a directory, of one instant, by name. To be ended with
-// espalier_walk_close. ENOTDIR; EACCES unless the caller may list and search the directory.
-int espalier_list(const struct espalier_tree *tree, const char *path, struct espalier_walk **walk);
+// Begins to give the entries of a directory, of one instant, by name. `filter` may be NULL. To be
+// ended with espalier_walk_close. ENOTDIR; EACCES unless the caller may list and search the
+// directory.
+int espalier_list(const struct espalier_tree *tree,
+                  const char *path,
+                  const struct espalier_filter *filter,
+                  struct espalier_walk **walk);
 
 // Begins to give everything below a directory, of one instant: the entries of a directory by name,
-// then what lies below its subdirectories. Links are not followed. `pattern` may be NULL; it is
-// one for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`. To be
+// then what lies below its subdirectories. Links are not followed. `filter` may be NULL. To be
 // ended with espalier_walk_close. The errors are those of espalier_list.
 int espalier_walk(const struct espalier_tree *tree,
                   const char *path,
-                  const char *pattern,
+                  const struct espalier_filter *filter,
                   struct espalier_walk **walk);
 
 // The next entry; at the end its path is NULL. One thread at a time. ETIMEDOUT: on a mount, the

@@ -22,6 +22,26 @@ pub fn stat_of(attr: &Attr) -> Stat {
     }
 }
 
+/// Attributes from an answer; `None` if their mode says no kind of file.
+pub fn attr_of(stat: &Stat) -> Option<Attr> {
+    Some(Attr {
+        ino: stat.ino,
+        kind: FileKind::of_mode(stat.mode)?,
+        mode: stat.mode & 0o7777,
+        nlink: stat.nlink,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: stat.rdev,
+        size: stat.size,
+        blocks: stat.blocks,
+        blksize: stat.blksize,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        ctime: stat.ctime,
+        btime: stat.btime,
+    })
+}
+
 /// Which entries of a walk are wanted.
 pub fn filter_of(listing: &Listing) -> Filter {
     let is_wanted = |kind: &FileKind| u32::from(listing.kinds) >> (kind.mode_bits() >> 12) & 1 != 0;

@@ -9,5 +9,5 @@
 mod attributes;
 mod new_file;
 
-pub use attributes::{change_of, filter_of, mode_change, set_time, stat_of};
+pub use attributes::{attr_of, change_of, filter_of, mode_change, set_time, stat_of};
 pub use new_file::NewFile;

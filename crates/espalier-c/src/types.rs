@@ -37,6 +37,24 @@ pub const ESPALIER_XATTR_SET: u32 = 0;
 pub const ESPALIER_XATTR_CREATE: u32 = 1;
 /// Of an extended attribute that is set: it fails with ENODATA if it is not there.
 pub const ESPALIER_XATTR_REPLACE: u32 = 2;
+/// Of a filter: the range of sizes counts.
+pub const ESPALIER_FILTER_SIZE: u32 = 1;
+/// Of a filter: the range of times counts.
+pub const ESPALIER_FILTER_MTIME: u32 = 2;
+/// Of a filter: named pipes.
+pub const ESPALIER_KIND_FIFO: u32 = 0x2;
+/// Of a filter: character devices.
+pub const ESPALIER_KIND_CHARACTER: u32 = 0x4;
+/// Of a filter: directories.
+pub const ESPALIER_KIND_DIRECTORY: u32 = 0x10;
+/// Of a filter: block devices.
+pub const ESPALIER_KIND_BLOCK: u32 = 0x40;
+/// Of a filter: regular files.
+pub const ESPALIER_KIND_FILE: u32 = 0x100;
+/// Of a filter: symbolic links.
+pub const ESPALIER_KIND_LINK: u32 = 0x400;
+/// Of a filter: sockets.
+pub const ESPALIER_KIND_SOCKET: u32 = 0x1000;
 /// Of a difference: only the newer directory has it.
 pub const ESPALIER_ADDED: u32 = 1;
 /// Of a difference: only the older directory has it.
@@ -51,7 +69,6 @@ pub struct Tree(pub(crate) InnerTree);
 /// A listing or a walk that goes on.
 pub struct Walk {
     pub(crate) walk: TreeWalk,
-    pub(crate) is_list: bool,
     /// The path of the entry that was given last.
     pub(crate) path: CString,
 }
@@ -120,6 +137,29 @@ pub struct Stat {
     pub blksize: u32,
     /// 0.
     pub reserved: u32,
+}
+
+/// What a listing or a walk gives: entries that are all of this. Zeros let everything through.
+/// Directories that are closed to the caller are given in any case.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Filter {
+    /// One for names, or with a slash for paths below the directory: `*`, `?`, `[a-z]`, `**`; NULL:
+    /// all names.
+    pub pattern: *const c_char,
+    /// With ESPALIER_FILTER_SIZE: so many bytes at least (of a directory, entries),
+    pub size_min: u64,
+    /// and at most.
+    pub size_max: u64,
+    /// With ESPALIER_FILTER_MTIME: the content was last changed then, in nanoseconds since the Unix
+    /// epoch, or later,
+    pub mtime_min_ns: i64,
+    /// and then or sooner.
+    pub mtime_max_ns: i64,
+    /// ESPALIER_KIND_FILE and others, together; 0: all kinds.
+    pub kinds: u32,
+    /// ESPALIER_FILTER_SIZE, ESPALIER_FILTER_MTIME.
+    pub flags: u32,
 }
 
 /// An entry of a listing or a walk.

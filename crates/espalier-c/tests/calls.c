@@ -183,13 +183,14 @@ static void many(struct espalier_tree *tree)
 static void walks(struct espalier_tree *tree)
 {
 	const char *all[] = { "link", "name", "one", "two", NULL };
+	struct espalier_filter filter = { .pattern = "t*" };
 	struct espalier_walk *walk;
 	struct espalier_entry entry;
 	int at = 0;
 
 	CHECK(espalier_clone_tree(tree, "m", "a/m") == 0);
 	CHECK(espalier_clone_tree(tree, "m", "a/m") == EEXIST);
-	CHECK(espalier_list(tree, "a/m", &walk) == 0);
+	CHECK(espalier_list(tree, "a/m", NULL, &walk) == 0);
 	for (;; at++) {
 		CHECK(espalier_walk_next(walk, &entry) == 0);
 		if (entry.path == NULL || all[at] == NULL)
@@ -200,13 +201,13 @@ static void walks(struct espalier_tree *tree)
 	CHECK(espalier_walk_next(walk, &entry) == 0 && entry.path == NULL);
 	espalier_walk_close(walk);
 	/* What lies below the directories of a listing is not given. */
-	CHECK(espalier_list(tree, "/", &walk) == 0);
+	CHECK(espalier_list(tree, "/", NULL, &walk) == 0);
 	CHECK(espalier_walk_next(walk, &entry) == 0 && strcmp(entry.path, "a") == 0);
 	CHECK(espalier_walk_next(walk, &entry) == 0 && strcmp(entry.path, "m") == 0);
 	CHECK(S_ISDIR(entry.stat.mode) && entry.is_closed == 0);
 	CHECK(espalier_walk_next(walk, &entry) == 0 && entry.path == NULL);
 	espalier_walk_close(walk);
-	CHECK(espalier_walk(tree, ".", "t*", &walk) == 0);
+	CHECK(espalier_walk(tree, ".", &filter, &walk) == 0);
 	CHECK(espalier_walk_next(walk, &entry) == 0 && strcmp(entry.path, "a/m/two") == 0);
 	CHECK(espalier_walk_next(walk, &entry) == 0 && strcmp(entry.path, "m/two") == 0);
 	espalier_walk_close(walk);
@@ -214,6 +215,55 @@ static void walks(struct espalier_tree *tree)
 	espalier_walk_close(NULL);
 	CHECK(espalier_remove_tree(tree, "a/m") == 0);
 	CHECK(espalier_remove_tree(tree, "a/m") == ENOENT);
+}
+
+/* What a filter lets through, with a blank behind each. */
+static const char *filtered(struct espalier_tree *tree, int is_list, struct espalier_filter filter)
+{
+	static char paths[256];
+	struct espalier_walk *walk;
+	struct espalier_entry entry;
+
+	paths[0] = 0;
+	CHECK((is_list ? espalier_list : espalier_walk)(tree, "s", &filter, &walk) == 0);
+	while (espalier_walk_next(walk, &entry) == 0 && entry.path != NULL)
+		snprintf(paths + strlen(paths), sizeof paths - strlen(paths), "%s ", entry.path);
+	espalier_walk_close(walk);
+	return paths;
+}
+
+static void filters(struct espalier_tree *tree)
+{
+	struct espalier_write files[3] = { none, none, none };
+	struct espalier_filter filter = { .kinds = ESPALIER_KIND_FILE };
+	struct espalier_walk *walk;
+	int errors[3];
+
+	files[0].path = "s/empty", files[0].mtime_ns = -7;
+	files[1].path = "s/d/ten", files[1].content = (const uint8_t *)"0123456789", files[1].length = 10;
+	files[1].mtime_ns = 1000;
+	files[2] = files[1], files[2].path = "s/d/link", files[2].flags = ESPALIER_SYMLINK;
+	CHECK(espalier_write_many(tree, files, 3, 0, errors) == 0);
+	CHECK(strcmp(filtered(tree, 0, filter), "empty d/ten ") == 0);
+	CHECK(strcmp(filtered(tree, 1, filter), "empty ") == 0);
+	filter.flags = ESPALIER_FILTER_SIZE, filter.size_min = 1, filter.size_max = UINT64_MAX;
+	CHECK(strcmp(filtered(tree, 0, filter), "d/ten ") == 0);
+	CHECK(strcmp(filtered(tree, 1, filter), "") == 0);
+	filter.size_min = filter.size_max = 0;
+	CHECK(strcmp(filtered(tree, 0, filter), "empty ") == 0);
+	filter.flags = ESPALIER_FILTER_MTIME, filter.mtime_min_ns = 0, filter.mtime_max_ns = 1000;
+	CHECK(strcmp(filtered(tree, 0, filter), "d/ten ") == 0);
+	filter.mtime_min_ns = INT64_MIN, filter.mtime_max_ns = -1;
+	CHECK(strcmp(filtered(tree, 1, filter), "empty ") == 0);
+	filter.flags = ESPALIER_FILTER_MTIME | ESPALIER_FILTER_SIZE, filter.size_min = 1;
+	CHECK(strcmp(filtered(tree, 0, filter), "") == 0);
+	filter.flags = 0, filter.kinds = ESPALIER_KIND_LINK | ESPALIER_KIND_DIRECTORY;
+	CHECK(strcmp(filtered(tree, 0, filter), "d d/link ") == 0);
+	filter.kinds = 1;
+	CHECK(espalier_walk(tree, "s", &filter, &walk) == EINVAL && walk == NULL);
+	filter.kinds = 0, filter.flags = 4;
+	CHECK(espalier_list(tree, "s", &filter, &walk) == EINVAL && walk == NULL);
+	CHECK(espalier_remove_tree(tree, "s") == 0);
 }
 
 static void files(struct espalier_tree *tree)
@@ -390,6 +440,7 @@ int main(int argc, char **argv)
 	trees(tree);
 	many(tree);
 	walks(tree);
+	filters(tree);
 	files(tree);
 	changes(tree);
 	watches(tree);

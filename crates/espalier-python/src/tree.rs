@@ -15,6 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Path, content, whether it is a link; mode, owner, group and time of the last change.
 type NewFile = (AnyPath, PyBackedBytes, bool, Option<u32>, Option<u32>, Option<u32>, Option<i64>);
+/// A pattern, bits of kinds, and ranges of sizes and of times.
+type Filter = (Option<AnyPath>, u16, Option<(u64, u64)>, Option<(i64, i64)>);
 
 /// What lies below a directory of a mount or of an image.
 #[pyclass(frozen, module = "espalier._espalier")]
@@ -30,6 +32,15 @@ pub(crate) fn format_image(py: Python<'_>, path: AnyPath, size: u64) -> PyResult
 
 fn links(follow: bool) -> Links {
     if follow { Links::Follow } else { Links::Stay }
+}
+
+fn listing((pattern, kinds, size, modified): Filter) -> Listing {
+    Listing {
+        pattern: pattern.map(|pattern| pattern.0),
+        kinds,
+        size: size.map(|(least, most)| least..=most),
+        modified: modified.map(|(first, last)| first..=last),
+    }
 }
 
 /// A list of values, and of exceptions where there are none.
@@ -126,13 +137,14 @@ impl Tree {
         results(py, written, |()| Ok(py.None().into_bound(py)))
     }
 
-    fn walk(&self, py: Python<'_>, path: AnyPath, pattern: Option<AnyPath>, kinds: u16) -> PyResult<Walk> {
-        let listing = Listing { pattern: pattern.map(|pattern| pattern.0), kinds, ..Listing::default() };
+    fn walk(&self, py: Python<'_>, path: AnyPath, filter: Filter) -> PyResult<Walk> {
+        let listing = listing(filter);
         self.with(py, |tree| tree.walk(path, &listing)).map(Walk::new)
     }
 
-    fn scandir(&self, py: Python<'_>, path: AnyPath) -> PyResult<Vec<Entry>> {
-        let entries = self.with(py, |tree| tree.list(path))?;
+    fn scandir(&self, py: Python<'_>, path: AnyPath, filter: Filter) -> PyResult<Vec<Entry>> {
+        let listing = listing(filter);
+        let entries: Vec<_> = self.with(py, |tree| tree.entries(path, &listing)?.collect())?;
         entries.iter().map(|entry| Entry::of(py, entry)).collect()
     }
 

@@ -116,6 +116,29 @@ def test_walks_and_listings(tree: Tree) -> None:
         tree.scandir("x")
 
 
+def test_filters_by_size_and_time(tree: Tree) -> None:
+    files = [Write("d/empty", b"", mtime_ns=-1), Write("d/e/ten", b"x" * 10, mtime_ns=0)]
+    tree.write_many([*files, Write("d/e/more", b"x" * 5000, mtime_ns=1_000)])
+
+    def found(**filter: Any) -> tuple[list[str], list[str]]:
+        below = [entry.path for entry in tree.walk("d", kinds=["file"], **filter)]
+        return below, [entry.path for entry in tree.scandir("d", kinds=["file"], **filter)]
+
+    assert found() == (["empty", "e/more", "e/ten"], ["empty"])
+    assert found(size=(10, None)) == (["e/more", "e/ten"], [])
+    assert found(size=(1, 10)) == (["e/ten"], [])
+    assert found(size=(0, 0)) == (["empty"], ["empty"])
+    assert found(mtime_ns=(None, -1)) == (["empty"], ["empty"])
+    assert found(mtime_ns=(0, None), size=(None, 10)) == (["e/ten"], [])
+    assert found(mtime_ns=(1, 999)) == ([], [])
+    assert found(pattern="e/*", size=(None, None)) == (["e/more", "e/ten"], [])
+    assert [entry.path for entry in tree.scandir("d", pattern="e*")] == ["e", "empty"]
+    with pytest.raises(OverflowError):
+        tree.walk("d", size=(-1, None))
+    with pytest.raises(KeyError):
+        tree.scandir("d", kinds=["door"])
+
+
 def test_whole_trees_and_names(tree: Tree) -> None:
     tree.write_many([("a/one", b"1"), ("a/b/two", b"2")])
     tree.clone("a", "c")

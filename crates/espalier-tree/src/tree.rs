@@ -156,16 +156,17 @@ impl Tree {
     /// # Errors
     /// As for [`Tree::walk`].
     pub fn list(&self, path: impl AsRef<[u8]>) -> Result<Vec<Entry>> {
-        let mut entries = Vec::new();
+        self.entries(path, &Listing::default())?.collect()
+    }
+
+    /// The entries of a directory that `listing` lets through, in the order of [`Tree::list`].
+    /// Directories that are closed to the caller are given whatever `listing` says.
+    ///
+    /// # Errors
+    /// As for [`Tree::walk`].
+    pub fn entries(&self, path: impl AsRef<[u8]>, listing: &Listing) -> Result<Walk> {
         // The entries of a directory come before all that lies below its subdirectories.
-        for entry in self.walk(path, &Listing::default())? {
-            let entry = entry?;
-            if entry.path.contains(&b'/') {
-                break;
-            }
-            entries.push(entry);
-        }
-        Ok(entries)
+        self.walk(path, &Listing::default()).map(|walk| walk.only_top(listing))
     }
 
     /// Makes many files, or replaces what has their names; each has a result of its own, in the

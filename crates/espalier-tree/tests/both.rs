@@ -120,6 +120,7 @@ fn changes_of_names(both: &mut Both) {
     let list =
         |tree: &Tree| tree.list("z").map(|all| all.into_iter().map(|entry| entry.path).collect::<Vec<_>>());
     assert_eq!(both.same(list), Ok(vec![b"b".to_vec(), b"file".to_vec(), b"moved".to_vec()]));
+    filters(both);
     both.same(|tree| tree.remove_tree("z")).unwrap();
     assert_eq!(both.same(|tree| tree.remove_tree("z")), Err(libc::ENOENT));
     for path in ["", "a\0b", "../../a/b", "a/link/", "a/file/", "a/b/..", "/", "a//b", "./a"] {
@@ -132,6 +133,44 @@ fn changes_of_names(both: &mut Both) {
     assert_eq!(both.same(|tree| tree.stat(&long, Links::Follow).map(drop)), Err(libc::ENOENT));
     let long = "n".repeat(256);
     assert_eq!(both.same(|tree| tree.stat(&long, Links::Follow).map(drop)), Err(libc::ENAMETOOLONG));
+}
+
+fn filters(both: &mut Both) {
+    let sizes: Vec<String> = [0, 10, 5000].iter().map(|size| format!("s/d/of-{size}")).collect();
+    let content = [7; 5000];
+    let files: Vec<Write<'_>> = sizes
+        .iter()
+        .zip([0, 10, 5000])
+        .map(|(path, size)| Write::file(path, &content[..size]).with_mtime(size as i64 * 1000))
+        .chain([Write::file("s/of-10", &content[..10]).with_mtime(-5), Write::symlink("s/link", "of-10")])
+        .collect();
+    both.same(|tree| tree.write_many(&files, WriteFlags::default()).into_iter().collect::<Result<(), _>>())
+        .unwrap();
+    let mut found = |path: &str, listing: Listing| {
+        let paths = |walk: espalier_tree::Walk| -> Result<Vec<String>, Error> {
+            walk.map(|entry| Ok(String::from_utf8(entry?.path).unwrap())).collect()
+        };
+        let below = both.same(|tree| paths(tree.walk(path, &listing)?)).unwrap();
+        (below, both.same(|tree| paths(tree.entries(path, &listing)?)).unwrap())
+    };
+    let file = 1 << 8;
+    let of = |below: &[&str], top: &[&str]| {
+        let owned = |all: &[&str]| all.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+        (owned(below), owned(top))
+    };
+    let all = Listing { kinds: file, ..Listing::default() };
+    let large = Listing { size: Some(10..=u64::MAX), ..all.clone() };
+    assert_eq!(found("s", large), of(&["of-10", "d/of-10", "d/of-5000"], &["of-10"]));
+    assert_eq!(found("s", Listing { size: Some(0..=0), ..all.clone() }), of(&["d/of-0"], &[]));
+    let old = Listing { modified: Some(i64::MIN..=-1), ..all.clone() };
+    assert_eq!(found("s", old.clone()), of(&["of-10"], &["of-10"]));
+    assert_eq!(found("s/d", old), of(&[], &[]));
+    let both_ranges = Listing { size: Some(1..=10), modified: Some(10_000..=10_000), ..Listing::default() };
+    assert_eq!(found("s", both_ranges), of(&["d/of-10"], &[]));
+    let named = Listing { pattern: Some(b"l*".to_vec()), ..Listing::default() };
+    assert_eq!(found("s", named), of(&["link"], &["link"]));
+    let none = Listing { pattern: Some(b"d/*".to_vec()), ..all };
+    assert_eq!(found("s", none), of(&["d/of-0", "d/of-10", "d/of-5000"], &[]));
 }
 
 /// Paths below a directory with what does not depend on when and where.

@@ -30,6 +30,8 @@ Data = Union[bytes, bytearray, memoryview]
 #: A file as a whole, or a part of it: path, first byte, and how many bytes at most.
 Piece = Union[PathLike, "tuple[PathLike, int, int]"]
 Errors = Literal["raise", "return"]
+#: The least and the most, both included; None is no bound.
+Range = tuple[Optional[int], Optional[int]]
 
 _T = TypeVar("_T")
 _WHOLE = 2**64 - 1
@@ -229,20 +231,38 @@ class Tree:
         return _checked(self._tree.write_many([_file(file) for file in files], replace, directories), errors)
 
     def walk(
-        self, path: PathLike = ".", *, pattern: Optional[PathLike] = None, kinds: Sequence[str] = ()
+        self,
+        path: PathLike = ".",
+        *,
+        pattern: Optional[PathLike] = None,
+        kinds: Sequence[str] = (),
+        size: Optional[Range] = None,
+        mtime_ns: Optional[Range] = None,
     ) -> Iterator[Entry]:
         """Everything below a directory with attributes, of one instant, in the order of keys.
 
         The entries of a directory come by name, then what lies below its subdirectories. Links are
         not followed. `pattern` is one for names, or with a slash for paths: `*`, `?`, `[a-z]`, `**`.
-        `kinds` are of "file", "directory", "link", "fifo", "socket", "character", "block".
+        `kinds` are of "file", "directory", "link", "fifo", "socket", "character", "block". `size` and
+        `mtime_ns` are the least and the most, both included, in bytes and in nanoseconds since the
+        Unix epoch; None is no bound. Directories that the caller may not enter are given in any case.
         """
-        bits = sum({1 << _KINDS[kind] for kind in kinds})
-        return self._tree.walk(_path(path), None if pattern is None else _path(pattern), bits)
+        return self._tree.walk(_path(path), _filter(pattern, kinds, size, mtime_ns))
 
-    def scandir(self, path: PathLike = ".") -> list[Entry]:
-        """The entries of a directory with attributes, of one instant, by name."""
-        return self._tree.scandir(_path(path))
+    def scandir(
+        self,
+        path: PathLike = ".",
+        *,
+        pattern: Optional[PathLike] = None,
+        kinds: Sequence[str] = (),
+        size: Optional[Range] = None,
+        mtime_ns: Optional[Range] = None,
+    ) -> list[Entry]:
+        """The entries of a directory with attributes, of one instant, by name.
+
+        What is left out is said as for `walk`.
+        """
+        return self._tree.scandir(_path(path), _filter(pattern, kinds, size, mtime_ns))
 
     # One file
 
@@ -445,6 +465,20 @@ def _reopen(place: str, read_only: bool, memory: int, wait: float, as_root: bool
 
 def _path(path: PathLike) -> bytes:
     return os.fsencode(path)
+
+
+def _filter(
+    pattern: Optional[PathLike], kinds: Sequence[str], size: Optional[Range], mtime_ns: Optional[Range]
+) -> tuple[Optional[bytes], int, Optional[tuple[int, int]], Optional[tuple[int, int]]]:
+    def bounds(limits: Optional[Range], least: int, most: int) -> Optional[tuple[int, int]]:
+        if limits is None:
+            return None
+        low, high = limits
+        return (least if low is None else low, most if high is None else high)
+
+    bits = sum({1 << _KINDS[kind] for kind in kinds})
+    name = None if pattern is None else _path(pattern)
+    return name, bits, bounds(size, 0, 2**64 - 1), bounds(mtime_ns, -(2**63), 2**63 - 1)
 
 
 def _piece(piece: Piece) -> tuple[bytes, int, int]:
