@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod capabilities;
 mod new_file;
 
 pub use attributes::{attr_of, change_of, filter_of, mode_change, set_time, stat_of};
+pub use capabilities::{CAPABILITY, is_capability};
 pub use new_file::NewFile;

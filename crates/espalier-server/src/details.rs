@@ -2,7 +2,7 @@
 
 use crate::admission::Powers;
 use crate::failure::{Failure, Outcome};
-use espalier_bridge::stat_of;
+use espalier_bridge::{CAPABILITY, is_capability, stat_of};
 use espalier_client::wire::{Aspects, DetailItem, RangeList, ReadItem, Writer, XattrList, Xattrs};
 use espalier_fs::{Attr, FileKind, FsErrorKind, Handle, Links, Open, PathCaller, Seek};
 use std::ops::Range;
@@ -11,10 +11,6 @@ use std::ops::Range;
 const LISTS: &[u8] = b"system.posix_acl_";
 const TRUSTED: &[u8] = b"trusted.";
 const SECURITY: &[u8] = b"security.";
-/// The capabilities of a program.
-const CAPABILITY: &[u8] = b"security.capability";
-/// Bytes of capabilities of each version that Linux takes.
-const CAPABILITY_BYTES: [(u8, usize); 2] = [(2, 20), (3, 24)];
 
 /// What many files have, in their order, as many as an answer of `room` bytes has room for, and at
 /// least one of them.
@@ -140,14 +136,11 @@ pub(crate) fn check_xattr(name: &[u8], value: Option<&[u8]>, powers: Powers) -> 
         return refuse();
     }
     if name == CAPABILITY {
-        let is_known = |value: &[u8]| {
-            CAPABILITY_BYTES.iter().any(|known| value.get(3) == Some(&known.0) && value.len() == known.1)
-        };
         return match value {
-            _ if !powers.capabilities => refuse(),
-            Some(value) if !is_known(value) => {
+            Some(value) if !is_capability(value) => {
                 Err(Failure::new(libc::EINVAL, "the capabilities of a program have another form"))
             }
+            _ if !powers.capabilities => refuse(),
             _ => Ok(()),
         };
     }

@@ -188,7 +188,7 @@ fn apply_acl<'v>(inode: &mut Inode, name: &[u8], value: Option<&'v [u8]>) -> Res
 
 /// Refuses names that cannot be stored.
 fn check_xattr_name(name: &[u8]) -> Result<()> {
-    if name.len() > MAX_NAME {
+    if name.is_empty() || name.len() > MAX_NAME {
         return fail(FsErrorKind::Range, format!("a name of {} bytes; {MAX_NAME} are allowed", name.len()));
     }
     let known = NAMESPACES.iter().any(|n| name.starts_with(n));

@@ -9,7 +9,7 @@ use crate::image::walk::{ImageStream, diff, walk};
 use crate::image::watch::{ImageWatch, now};
 use crate::walk::{Diff, Walk};
 use crate::watch::Watch;
-use espalier_bridge::{NewFile, mode_change, set_time, stat_of};
+use espalier_bridge::{CAPABILITY, NewFile, is_capability, mode_change, set_time, stat_of};
 use espalier_client::wire::{NewItem, WriteItem};
 use espalier_client::{Changes, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
 use espalier_fs::{
@@ -94,8 +94,13 @@ impl Calls for ImageCalls {
         let opened = self.opened();
         let caller = opened.caller()?;
         let mut results: Vec<Result<()>> = files.iter().map(|_| Ok(())).collect();
+        for (file, result) in files.iter().zip(&mut results) {
+            let mut xattrs = file.item().xattrs.iter();
+            *result = xattrs.try_for_each(|(name, value)| check_capability(name, value));
+        }
         let is_large = |file: &Write<'_>| file.item().file.content.len() as u64 > MAX_NEW_FILE_BYTES;
-        let small: Vec<usize> = (0..files.len()).filter(|at| !is_large(&files[*at])).collect();
+        let small: Vec<usize> =
+            (0..files.len()).filter(|at| results[*at].is_ok() && !is_large(&files[*at])).collect();
         let new: Vec<_> = small.iter().map(|at| NewFile::of(files[*at].item())).collect();
         let paths = small.iter().map(|at| files[*at].item().file.path);
         let requests: Vec<_> = new.iter().zip(paths).map(|(new, path)| new.as_request(path.into())).collect();
@@ -106,8 +111,10 @@ impl Calls for ImageCalls {
             }
             true
         });
-        for (at, file) in files.iter().enumerate().filter(|(_, file)| is_large(file)) {
-            results[at] = write_large(caller, file.item(), how);
+        for (file, result) in files.iter().zip(&mut results).filter(|(file, _)| is_large(file)) {
+            if result.is_ok() {
+                *result = write_large(caller, file.item(), how);
+            }
         }
         Ok(results)
     }
@@ -207,6 +214,7 @@ impl Calls for ImageCalls {
             SetXattr::Create => XattrMode::Create,
             SetXattr::Replace => XattrMode::Replace,
         };
+        check_capability(name, value)?;
         self.with(|caller| caller.set_xattr(path, name, value, how, links(follow)))
     }
 
@@ -249,6 +257,14 @@ impl Calls for ImageCalls {
 
     fn close(&self) -> Result<()> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).close()
+    }
+}
+
+/// Refuses what the kernel would not take for the capabilities of a program.
+fn check_capability(name: &[u8], value: &[u8]) -> Result<()> {
+    match name == CAPABILITY && !is_capability(value) {
+        true => Err(Error::new(libc::EINVAL, "the capabilities of a program have another form")),
+        false => Ok(()),
     }
 }
 
