@@ -192,6 +192,16 @@ typedef int (*espalier_read_function)(void *context,
                                       const uint8_t *data,
                                       size_t length);
 
+// An extended attribute of a file that is to be made.
+struct espalier_xattr {
+  // The whole name (`user.comment`).
+  const char *name;
+  // The value; NULL if it has no bytes.
+  const uint8_t *value;
+  // Bytes of the value.
+  size_t length;
+};
+
 // A file that is to be made or replaced.
 struct espalier_write {
   // Its path.
@@ -210,6 +220,10 @@ struct espalier_write {
   uint32_t gid;
   // ESPALIER_SYMLINK.
   uint32_t flags;
+  // Extended attributes, access control lists among them; NULL if there are none.
+  const struct espalier_xattr *xattrs;
+  // How many there are.
+  size_t xattr_count;
 };
 
 // What a listing or a walk gives: entries that are all of this. Zeros let everything through.
@@ -423,8 +437,9 @@ int espalier_read_many(const struct espalier_tree *tree,
 
 // Makes many files, or replaces what has their names; for each an error number, or 0. Files of one
 // directory are written in batches that take effect as a whole: each is seen with all of its
-// content and attributes or not at all, also after a crash. Missing directories are made. Flags
-// are ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
+// content and attributes, extended ones too, or not at all, also after a crash. The errors of a
+// file are those of open, write, rename and setxattr. Missing directories are made. Flags are
+// ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
 // number of a file, and espalier_message is about that file.
 int espalier_write_many(const struct espalier_tree *tree,
                         const struct espalier_write *files,

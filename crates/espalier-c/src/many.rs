@@ -2,7 +2,7 @@
 
 use crate::outcome::{guard, invalid, keep, number};
 use crate::types::*;
-use espalier_tree::{Piece as TreePiece, Result, Write as TreeWrite, WriteFlags};
+use espalier_tree::{Piece as TreePiece, Result, Write as TreeWrite, WriteFlags, Xattrs};
 use std::ffi::{c_char, c_int, c_void};
 
 /// What espalier_read_many calls for each part: with the context that it was given, the place of
@@ -87,8 +87,9 @@ pub unsafe extern "C" fn espalier_read_many(
 
 /// Makes many files, or replaces what has their names; for each an error number, or 0. Files of one
 /// directory are written in batches that take effect as a whole: each is seen with all of its
-/// content and attributes or not at all, also after a crash. Missing directories are made. Flags
-/// are ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
+/// content and attributes, extended ones too, or not at all, also after a crash. The errors of a
+/// file are those of open, write, rename and setxattr. Missing directories are made. Flags are
+/// ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
 /// number of a file, and espalier_message is about that file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_write_many(
@@ -110,7 +111,11 @@ pub unsafe extern "C" fn espalier_write_many(
             directories: (flags & ESPALIER_NO_DIRECTORIES == 0).then_some(0o777),
         };
         // SAFETY: as above.
+        let xattrs = files.iter().map(|file| unsafe { xattrs_of(file) }).collect::<Result<Vec<_>>>()?;
+        // SAFETY: as above.
         let files = files.iter().map(|file| unsafe { as_write(file) }).collect::<Result<Vec<_>>>()?;
+        let files: Vec<_> =
+            files.iter().zip(&xattrs).map(|(file, xattrs)| file.with_xattrs(xattrs)).collect();
         let mut first = Ok(());
         for (result, place) in tree.0.write_many(&files, how).into_iter().zip(errors) {
             place.write(result.as_ref().err().map_or(0, number));
@@ -118,6 +123,19 @@ pub unsafe extern "C" fn espalier_write_many(
         }
         first
     })
+}
+
+/// # Safety
+/// The rules for all calls.
+unsafe fn xattrs_of(file: &Write) -> Result<Xattrs> {
+    let mut all = Xattrs::default();
+    // SAFETY: the caller's promise.
+    for xattr in unsafe { array(file.xattrs, file.xattr_count) }? {
+        // SAFETY: as above.
+        let (name, value) = unsafe { (string(xattr.name)?, array(xattr.value, xattr.length)?) };
+        all.push(name, value);
+    }
+    Ok(all)
 }
 
 /// # Safety

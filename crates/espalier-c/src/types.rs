@@ -189,6 +189,18 @@ pub struct Piece {
     pub length: u64,
 }
 
+/// An extended attribute of a file that is to be made.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Xattr {
+    /// The whole name (`user.comment`).
+    pub name: *const c_char,
+    /// The value; NULL if it has no bytes.
+    pub value: *const u8,
+    /// Bytes of the value.
+    pub length: usize,
+}
+
 /// A file that is to be made or replaced.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -209,6 +221,10 @@ pub struct Write {
     pub gid: u32,
     /// ESPALIER_SYMLINK.
     pub flags: u32,
+    /// Extended attributes, access control lists among them; NULL if there are none.
+    pub xattrs: *const Xattr,
+    /// How many there are.
+    pub xattr_count: usize,
 }
 
 impl From<&TreeStat> for Stat {

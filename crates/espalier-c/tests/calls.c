@@ -146,8 +146,13 @@ static void many(struct espalier_tree *tree)
 		{ "m/two", 0, UINT64_MAX }, { "m/none", 0, 1 }, { "m/one", 1, 2 }, { "m/link", 0, 9 },
 	};
 	const char *paths[4] = { "m/one", "m/none", "m/two", "m/link" };
+	struct espalier_xattr xattrs[2] = {
+		{ "user.one", (const uint8_t *)"a\0b", 3 }, { "user.two", NULL, 0 },
+	};
 	struct espalier_stat stats[4];
 	char found[4][16];
+	uint8_t *value;
+	size_t length;
 	int errors[4], calls = 0;
 
 	files[0].path = "m/one", files[0].content = (const uint8_t *)"12345", files[0].length = 5;
@@ -164,6 +169,24 @@ static void many(struct espalier_tree *tree)
 	files[3].path = "n/one";
 	CHECK(espalier_write_many(tree, files + 3, 1, ESPALIER_NO_DIRECTORIES, errors) == ENOENT);
 	CHECK(espalier_write_many(tree, files, 1, 64, errors) == EINVAL);
+	files[3].path = "m/marked", files[3].xattrs = xattrs, files[3].xattr_count = 2;
+	CHECK(espalier_write_many(tree, files + 3, 1, 0, errors) == 0);
+	CHECK(espalier_getxattr(tree, "m/marked", "user.one", 0, &value, &length) == 0);
+	CHECK(length == 3 && memcmp(value, "a\0b", 3) == 0);
+	free(value);
+	CHECK(espalier_getxattr(tree, "m/marked", "user.two", 0, &value, &length) == 0 && length == 0);
+	free(value);
+	xattrs[1].name = "trusted.two";
+	CHECK(espalier_write_many(tree, files + 3, 1, 0, errors) == (geteuid() ? EPERM : 0));
+	xattrs[1].name = "wrong";
+	files[2].path = "m/beside", files[2].flags = 0;
+	CHECK(espalier_write_many(tree, files + 2, 2, 0, errors) == EOPNOTSUPP);
+	CHECK(errors[0] == 0 && errors[1] == EOPNOTSUPP);
+	xattrs[1].name = NULL;
+	CHECK(espalier_write_many(tree, files + 3, 1, 0, errors) == EINVAL);
+	files[3].xattrs = NULL;
+	CHECK(espalier_write_many(tree, files + 3, 1, 0, errors) == EINVAL);
+	CHECK(espalier_unlink(tree, "m/marked") == 0 && espalier_unlink(tree, "m/beside") == 0);
 	CHECK(espalier_write_many(tree, files, 0, 0, NULL) == 0);
 	CHECK(espalier_stat_many(tree, paths, 4, 1, stats, errors) == 0);
 	CHECK(errors[0] == 0 && errors[1] == ENOENT && errors[2] == 0 && errors[3] == 0);

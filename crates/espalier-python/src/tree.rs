@@ -4,7 +4,7 @@ use crate::handles::{Changes, Diff, File, Walk, Watch, changes};
 use crate::values::{AnyPath, Entry, Stat, duration, raised, shown};
 use espalier_tree::{
     ImageOptions, Links, Listing, ModeBits, OpenHow, Owner, Piece, Rename, Result, SetXattr, Time,
-    Tree as InnerTree, Write, WriteFlags,
+    Tree as InnerTree, Write, WriteFlags, Xattrs,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,8 +13,18 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Path, content, whether it is a link; mode, owner, group and time of the last change.
-type NewFile = (AnyPath, PyBackedBytes, bool, Option<u32>, Option<u32>, Option<u32>, Option<i64>);
+/// Path, content, whether it is a link; mode, owner, group, time of the last change; and names and
+/// values of extended attributes.
+type NewFile = (
+    AnyPath,
+    PyBackedBytes,
+    bool,
+    Option<u32>,
+    Option<u32>,
+    Option<u32>,
+    Option<i64>,
+    Vec<(AnyPath, PyBackedBytes)>,
+);
 /// A pattern, bits of kinds, and ranges of sizes and of times.
 type Filter = (Option<AnyPath>, u16, Option<(u64, u64)>, Option<(i64, i64)>);
 
@@ -131,7 +141,9 @@ impl Tree {
         directories: Option<u32>,
     ) -> PyResult<Bound<'py, PyList>> {
         let written = self.with(py, |tree| {
-            let writes: Vec<Write<'_>> = files.iter().map(as_write).collect();
+            let xattrs: Vec<Xattrs> = files.iter().map(|file| xattrs_of(&file.7)).collect();
+            let writes: Vec<Write<'_>> =
+                files.iter().zip(&xattrs).map(|(file, xattrs)| as_write(file).with_xattrs(xattrs)).collect();
             Ok(tree.write_many(&writes, WriteFlags { replace, directories }))
         })?;
         results(py, written, |()| Ok(py.None().into_bound(py)))
@@ -313,7 +325,13 @@ impl Tree {
     }
 }
 
-fn as_write((path, content, is_symlink, mode, uid, gid, mtime): &NewFile) -> Write<'_> {
+fn xattrs_of(given: &[(AnyPath, PyBackedBytes)]) -> Xattrs {
+    let mut all = Xattrs::default();
+    given.iter().for_each(|(name, value)| all.push(&name.0, value));
+    all
+}
+
+fn as_write((path, content, is_symlink, mode, uid, gid, mtime, _): &NewFile) -> Write<'_> {
     let content: &[u8] = content;
     let mut write = if *is_symlink { Write::symlink(path, content) } else { Write::file(path, content) };
     if let Some(mode) = mode {

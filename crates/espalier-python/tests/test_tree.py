@@ -207,6 +207,24 @@ def test_extended_attributes(tree: Tree) -> None:
         tree.removexattr("a", "user.one")
 
 
+def test_new_files_have_extended_attributes(tree: Tree) -> None:
+    xattrs = {"user.one": b"1", b"user.two": bytearray(b"2\0")}
+    large = random.Random(7).randbytes(5 << 20)
+    tree.write_many([Write("d/a", b"x", xattrs=xattrs), Write("d/large", large, xattrs=xattrs), ("d/plain", b"")])
+    for name in ["d/a", "d/large"]:
+        assert tree.listxattr(name) == ["user.one", "user.two"]
+        assert (tree.getxattr(name, "user.one"), tree.getxattr(name, "user.two")) == (b"1", b"2\0")
+    assert tree.read("d/large") == large and tree.listxattr("d/plain") == []
+    wrong = [Write("d/a", b"new", xattrs={"wrong": b""}), Write("d/b", b"new", xattrs={"user.b": b""})]
+    first, second = tree.write_many(wrong, errors="return")
+    assert isinstance(first, OSError) and first.errno == errno.EOPNOTSUPP and second is None
+    assert tree.read_many(["d/a", "d/b"]) == [b"x", b"new"]
+    if os.geteuid() != 0:
+        with raises(errno.EPERM, "d/c"):
+            tree.write_many([Write("d/c", b"", xattrs={"trusted.c": b""})])
+        assert not tree.exists("d/c")
+
+
 def test_large_files(tree: Tree) -> None:
     content = random.Random(5).randbytes(9 << 20)
     tree.write_many([("d/small", b"s"), ("d/large", content)])

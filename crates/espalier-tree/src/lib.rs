@@ -43,7 +43,7 @@ mod watch;
 
 pub use error::{Error, Result};
 pub use espalier_client::{
-    Change, Changes, Entry, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags,
+    Change, Changes, Entry, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags, Xattrs,
 };
 pub use file::{File, OpenHow};
 pub use image::{ImageOptions, Owner, format_image};

@@ -4,13 +4,14 @@
 #[path = "../../espalier-server/tests/common/mod.rs"]
 mod common;
 
-use common::{Mounted, serve_if_asked};
+use common::{Mounted, as_user, serve_if_asked};
 use espalier_tree::{
     Change, Changes, Error, ImageOptions, Links, Listing, ModeBits, OpenHow, Piece, Rename, SetXattr, Time,
-    Tree, Watch, Write, WriteFlags, format_image,
+    Tree, Watch, Write, WriteFlags, Xattrs, format_image,
 };
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::path::Path;
 use std::time::Duration;
 
 /// Longer than any test.
@@ -440,6 +441,113 @@ fn a_watch_goes_on_from_where_another_one_was(tree: &Tree) {
     assert_eq!(tree.watch_since("w", "none").err().map(|error| error.errno()), Some(libc::ENOENT));
     tree.remove_tree("before").unwrap();
     tree.remove_tree("w").unwrap();
+}
+
+/// Extended attributes, and whether the file is a symbolic link.
+fn odd_xattrs() -> Vec<(Vec<u8>, Vec<u8>, bool)> {
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let entries =
+        [entry(1, 6, none), entry(2, 4, 7), entry(4, 4, none), entry(16, 4, none), entry(32, 0, none)];
+    let list = [2u32.to_le_bytes().to_vec(), entries.concat()].concat();
+    let capability = [&[0, 0, 0, 2][..], &[0; 16]].concat();
+    let long = [&b"user."[..], &[b'n'; 251]].concat();
+    let plain: [(&[u8], &[u8]); 15] = [
+        (b"user.a", b"1"),
+        (b"user.empty", b""),
+        (b"user.", b"1"),
+        (b"trusted.a", b"1"),
+        (b"security.capability", &capability),
+        (b"security.capability", b"1"),
+        (b"system.posix_acl_access", &list),
+        (b"system.posix_acl_access", b"1"),
+        (b"system.posix_acl_default", &list),
+        (b"system.other", b"1"),
+        (b"wrong", b"1"),
+        (b"other.a", b"1"),
+        (b"", b"1"),
+        (&long, b"1"),
+        (b"user.large", &[1; 65_537]),
+    ];
+    let links: [&[u8]; 3] = [b"user.a", b"trusted.a", b"system.posix_acl_access"];
+    let of_files = plain.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec(), false));
+    of_files.chain(links.map(|name| (name.to_vec(), list.clone(), true))).collect()
+}
+
+/// Makes files with each of the attributes by the kernel, by the mount's server and in the image:
+/// numbers must be equal, and what is there afterwards.
+fn xattrs_of_new_files(mounted: &Path, [server, image]: [&Tree; 2], prefix: &str) {
+    let mut differences = Vec::new();
+    for (at, (name, value, is_link)) in odd_xattrs().into_iter().enumerate() {
+        let of_kernel = mounted.join(format!("{prefix}-kernel-{at}"));
+        match is_link {
+            true => std::os::unix::fs::symlink("target", &of_kernel).unwrap(),
+            false => std::fs::write(&of_kernel, "content").unwrap(),
+        }
+        let set = rustix::fs::lsetxattr(&of_kernel, &name[..], &value, rustix::fs::XattrFlags::empty());
+        let kernel = set.map_or_else(|error| error.raw_os_error(), |()| 0);
+        let mut xattrs = Xattrs::default();
+        xattrs.push(&name, &value);
+        let path = format!("{prefix}-tree-{at}");
+        let file = match is_link {
+            true => Write::symlink(&path, "target"),
+            false => Write::file(&path, "content"),
+        };
+        let what = format!("{prefix}: {} of {} bytes", String::from_utf8_lossy(&name), value.len());
+        let mut seen = Vec::new();
+        for tree in [server, image] {
+            let mut made = tree.write_many(&[file.with_xattrs(&xattrs)], WriteFlags::default());
+            let errno = made.remove(0).map_or_else(|error| error.errno(), |()| 0);
+            let found = tree.stat(&path, Links::Stay).map(|stat| (stat.mode, stat.size));
+            // A file that is refused is not there.
+            seen.push((errno, found.ok(), tree.xattrs(&path, Links::Stay).ok()));
+        }
+        let name = of_kernel.file_name().unwrap().as_encoded_bytes();
+        let by_kernel = (kernel == 0).then(|| {
+            let found = server.stat(name, Links::Stay).unwrap();
+            ((found.mode, found.size), server.xattrs(name, Links::Stay).unwrap())
+        });
+        let (found, xattrs) = by_kernel.unzip();
+        let expected = (kernel, found, xattrs);
+        if seen.iter().any(|seen| *seen != expected) {
+            differences.push(format!("{what}: {expected:?} and not {seen:?}"));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn new_files_get_the_extended_attributes_that_the_kernel_would_let_them_have() {
+    let mounted = Mounted::new("");
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    format_image(&image, 64 << 20).unwrap();
+    let options = ImageOptions { wait: LONG, ..ImageOptions::default() };
+    let of_image = Tree::open(&image, &options).unwrap();
+    let of_mount = Tree::open(mounted.path(), &options).unwrap();
+    xattrs_of_new_files(mounted.path(), [&of_mount, &of_image], "root");
+    for tree in [&of_mount, &of_image] {
+        tree.make_directory("user", 0o777, false).unwrap();
+        tree.set_mode("user", 0o777).unwrap();
+        tree.set_mode("/", 0o755).unwrap();
+    }
+    of_image.close().unwrap();
+    drop((of_image, of_mount));
+    let all = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    all(directory.path(), 0o777);
+    all(&image, 0o666);
+    as_user(1000, 1000, &[], || {
+        let of_image = Tree::open(format!("{}:/user", image.display()), &options).unwrap();
+        let place = mounted.path().join("user");
+        let of_mount = Tree::open(&place, &options).unwrap();
+        xattrs_of_new_files(&place, [&of_mount, &of_image], "user");
+        of_image.close().unwrap();
+    });
+    mounted.end();
 }
 
 #[test]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple, Optional, TextIO, TypeVar, Union, overload
 
@@ -34,6 +34,10 @@ Errors = Literal["raise", "return"]
 Range = tuple[Optional[int], Optional[int]]
 
 _T = TypeVar("_T")
+#: What the native part takes for a `Write`.
+_NewFile = tuple[
+    bytes, bytes, bool, Optional[int], Optional[int], Optional[int], Optional[int], "list[tuple[bytes, bytes]]"
+]
 _WHOLE = 2**64 - 1
 _KINDS = {"fifo": 0o01, "character": 0o02, "directory": 0o04, "block": 0o06, "file": 0o10, "link": 0o12, "socket": 0o14}
 
@@ -44,7 +48,8 @@ class Write:
 
     With `symlink` a symbolic link is made, and `content` is its target. `mode` is the low 12 bits,
     which no umask changes; without it a file gets 0666 less the umask. `mtime_ns` is the time of the
-    last change, in nanoseconds since the Unix epoch.
+    last change, in nanoseconds since the Unix epoch. `xattrs` are extended attributes by their whole
+    names, access control lists among them.
     """
 
     path: PathLike
@@ -54,6 +59,7 @@ class Write:
     uid: Optional[int] = None
     gid: Optional[int] = None
     mtime_ns: Optional[int] = None
+    xattrs: Optional[Mapping[PathLike, Data]] = None
 
 
 class Changes(NamedTuple):
@@ -224,8 +230,9 @@ class Tree:
         """Makes many files: `Write` or path and content of each. What has a name is replaced.
 
         Files of one directory are written in batches that take effect as a whole: each is seen with
-        all of its content and attributes or not at all, also after a crash. Files beside one that
-        fails are written all the same. Missing directories are made, unless `parents` is false.
+        all of its content and attributes, extended ones too, or not at all, also after a crash. Files
+        beside one that fails are written all the same. Missing directories are made, unless `parents`
+        is false.
         """
         directories = 0o777 if parents else None
         return _checked(self._tree.write_many([_file(file) for file in files], replace, directories), errors)
@@ -490,10 +497,12 @@ def _piece(piece: Piece) -> tuple[bytes, int, int]:
 
 def _file(
     file: Union[Write, tuple[PathLike, Data]],
-) -> tuple[bytes, bytes, bool, Optional[int], Optional[int], Optional[int], Optional[int]]:
+) -> _NewFile:
     if isinstance(file, tuple):
         file = Write(*file)
-    return (_path(file.path), bytes(file.content), file.symlink, file.mode, file.uid, file.gid, file.mtime_ns)
+    xattrs = [(_path(name), bytes(value)) for name, value in (file.xattrs or {}).items()]
+    path, content = _path(file.path), bytes(file.content)
+    return path, content, file.symlink, file.mode, file.uid, file.gid, file.mtime_ns, xattrs
 
 
 def _checked(results: list[Union[_T, OSError]], errors: Errors) -> list[Union[_T, OSError]]:

@@ -6,7 +6,9 @@ from typing import Any, Optional, Union, final
 _Path = Any
 _Filter = tuple[Optional[_Path], int, Optional[tuple[int, int]], Optional[tuple[int, int]]]
 _Changes = tuple[bytes, bool, list[str]]
-_NewFile = tuple[_Path, bytes, bool, Optional[int], Optional[int], Optional[int], Optional[int]]
+_NewFile = tuple[
+    _Path, bytes, bool, Optional[int], Optional[int], Optional[int], Optional[int], list[tuple[_Path, bytes]]
+]
 
 def format_image(path: _Path, size: int) -> None: ...
 @final
