@@ -286,6 +286,14 @@ int espalier_open(const char *place,
 // directory belongs to the user of the process. EEXIST: something else is there.
 int espalier_format(const char *image, uint64_t bytes);
 
+// Opens a directory of a tree as a tree of its own, which the process may list and search: paths
+// begin there, whatever happens to the name of the directory, and do not leave it. To be closed
+// with espalier_close. In an image it ends when the other tree is closed (EBADF). The errors are
+// those of open for a directory; on a mount also those of espalier_open.
+int espalier_subtree(const struct espalier_tree *tree,
+                     const char *path,
+                     struct espalier_tree **subtree);
+
 // Makes everything durable that was done so far; on a mount, by any program. EIO: the device
 // fails.
 int espalier_sync(const struct espalier_tree *tree);

@@ -62,6 +62,26 @@ pub unsafe extern "C" fn espalier_format(image: *const c_char, bytes: u64) -> c_
     })
 }
 
+/// Opens a directory of a tree as a tree of its own, which the process may list and search: paths
+/// begin there, whatever happens to the name of the directory, and do not leave it. To be closed
+/// with espalier_close. In an image it ends when the other tree is closed (EBADF). The errors are
+/// those of open for a directory; on a mount also those of espalier_open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn espalier_subtree(
+    tree: *const Tree,
+    path: *const c_char,
+    subtree: *mut *mut Tree,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the rules for all calls.
+        unsafe { store(subtree, std::ptr::null_mut()) }?;
+        // SAFETY: as above.
+        let opened = unsafe { reference(tree)?.0.subtree(string(path)?) }?;
+        // SAFETY: as above.
+        unsafe { store(subtree, Box::into_raw(Box::new(Tree(opened)))) }
+    })
+}
+
 /// Makes everything durable that was done so far; on a mount, by any program. EIO: the device
 /// fails.
 #[unsafe(no_mangle)]

@@ -431,6 +431,28 @@ static void bad_arguments(struct espalier_tree *tree, const char *place)
 	CHECK(espalier_version()[0] != 0);
 }
 
+static void subtrees(struct espalier_tree *tree)
+{
+	struct espalier_tree *below, *other;
+	struct espalier_stat stat;
+	uint8_t *content;
+	size_t length;
+
+	CHECK(espalier_mkdir(tree, "p/q/r", 0755, 1) == 0);
+	CHECK(espalier_subtree(tree, "p/q", &below) == 0);
+	CHECK(espalier_rename(tree, "p/q", "p/s", ESPALIER_RENAME_REPLACE) == 0);
+	CHECK(espalier_mkdir(below, "new", 0755, 0) == 0);
+	CHECK(espalier_stat(tree, "p/s/new", 0, &stat) == 0);
+	CHECK(espalier_stat(below, "../../new", 0, &stat) == 0);
+	CHECK(espalier_read(below, "../../m/one", &content, &length) == ENOENT);
+	CHECK(espalier_subtree(tree, "p/q", &other) == ENOENT && other == NULL);
+	CHECK(espalier_subtree(tree, "m/one", &other) == ENOTDIR && other == NULL);
+	CHECK(espalier_subtree(NULL, "m", &other) == EINVAL && other == NULL);
+	CHECK(espalier_subtree(tree, "m", NULL) == EINVAL);
+	CHECK(espalier_close(below) == 0);
+	CHECK(espalier_remove_tree(tree, "p") == 0);
+}
+
 /* A child goes on with a tree of a mount, and is told that it cannot with an image in use. */
 static void forks(struct espalier_tree *tree, int is_image)
 {
@@ -467,6 +489,7 @@ int main(int argc, char **argv)
 	files(tree);
 	changes(tree);
 	watches(tree);
+	subtrees(tree);
 	forks(tree, S_ISREG(place.st_mode));
 	CHECK(espalier_sync(tree) == 0);
 	CHECK(espalier_close(tree) == 0);

@@ -96,6 +96,10 @@ impl Tree {
         py.detach(open).map(Self).map_err(raised)
     }
 
+    fn subtree(&self, py: Python<'_>, path: AnyPath) -> PyResult<Self> {
+        self.with(py, |tree| tree.subtree(path)).map(Self)
+    }
+
     fn stat(&self, py: Python<'_>, path: AnyPath, follow: bool) -> PyResult<Stat> {
         self.with(py, |tree| tree.stat(path, links(follow))).map(Stat)
     }

@@ -473,6 +473,36 @@ def test_a_tree_is_opened_anew_from_a_pickle(mounted: str) -> None:
             assert other.read("a") == b"1" and other.place == tree.place
 
 
+def test_a_directory_is_a_tree_of_its_own(tree: Tree) -> None:
+    tree.write_many([("d/e/one", b"1"), ("two", b"2")])
+    with tree.subtree("d/e") as below:
+        assert below.place.endswith("/d/e")
+        tree.rename("d/e", "moved")
+        tree.write("d/e/one", b"another", parents=True)
+        assert below.read("one") == below.read("../../one") == b"1"
+        below.write("new", b"")
+        assert [entry.path for entry in tree.scandir("moved")] == ["new", "one"]
+        with raises(errno.ENOENT, "../two"):
+            below.read("../two")
+    with raises(errno.EBADF):
+        below.stat(".")
+    assert tree.read("two") == b"2"
+    with raises(errno.ENOTDIR, "two"):
+        tree.subtree("two")
+
+
+def test_a_subtree_is_opened_anew_from_a_pickle(image: str, mounted: str) -> None:
+    with Tree(mounted) as tree:
+        tree.write_many([("d/e/one", b"1")])
+        assert pickle.loads(pickle.dumps(tree.subtree("/d").subtree("e"))).read("one") == b"1"
+    with Tree(image) as tree:
+        tree.write_many([("d/e/one", b"1")])
+    with Tree(image, read_only=True) as tree:
+        below = tree.subtree("/d").subtree("e")
+        assert pickle.loads(pickle.dumps(below)).read("one") == b"1"
+        assert in_child(lambda: below.read("one")) == b"1"
+
+
 def test_places(image: str, mounted: str, tmp_path: Path) -> None:
     with raises(errno.ENOENT):
         Tree("/nowhere at all")

@@ -32,6 +32,14 @@ pub(crate) enum BelowChange {
     Modes([u32; 5]),
 }
 
+/// A directory that a tree begins at.
+pub(crate) enum Subtree {
+    /// Of a mount: the directory, which each process may connect for itself.
+    Mount(std::fs::File),
+    /// Of an image.
+    Image(Box<dyn Calls>),
+}
+
 /// What [`Tree`](crate::Tree) passes on. Its documentation has the meanings; errors get their path
 /// there.
 pub(crate) trait Calls: Send + Sync {
@@ -62,6 +70,7 @@ pub(crate) trait Calls: Send + Sync {
     fn changes(&self, path: &[u8], position: &[u8]) -> Result<Changes>;
     fn watch(&self, path: &[u8], position: &[u8]) -> Result<Watch>;
     fn watch_since(&self, path: &[u8], snapshot: &[u8]) -> Result<Watch>;
+    fn subtree(&self, path: &[u8]) -> Result<Subtree>;
     fn sync(&self) -> Result<()>;
     /// Makes everything durable, and lets go of the place: later calls fail.
     fn close(&self) -> Result<()>;

@@ -1,6 +1,6 @@
 //! Calls on the files of a mount, through its server.
 
-use crate::calls::{Attribute, BelowChange, Calls, Xattrs};
+use crate::calls::{Attribute, BelowChange, Calls, Subtree, Xattrs};
 use crate::error::{Error, Result};
 use crate::file::{File, OpenHow};
 use crate::walk::{Diff, Walk};
@@ -161,6 +161,13 @@ impl Calls for MountCalls {
 
     fn watch_since(&self, path: &[u8], snapshot: &[u8]) -> Result<Watch> {
         Ok(Watch::of_mount(self.client()?.watch_since(path, snapshot)?, path))
+    }
+
+    fn subtree(&self, path: &[u8]) -> Result<Subtree> {
+        self.client()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = openat2(&self.directory, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
+        Ok(Subtree::Mount(std::fs::File::from(opened.map_err(std::io::Error::from)?)))
     }
 
     fn sync(&self) -> Result<()> {

@@ -5,15 +5,22 @@
 //! it. A child opens the place anew with its first call. The places form a list that only grows, so
 //! a call takes no lock that another thread could have held in the parent at the `fork`.
 
-use crate::calls::Calls;
+use crate::calls::{Calls, Subtree};
 use crate::error::Result;
 use crate::located::Located;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A place, as each process has opened it.
 pub(crate) struct Processes {
-    located: Located,
+    place: Place,
     first: OfProcess,
+}
+
+/// What a process opens.
+enum Place {
+    Located(Located),
+    /// A directory of an image, by a path of another tree.
+    Below(Arc<Processes>, Vec<u8>),
 }
 
 struct OfProcess {
@@ -30,8 +37,25 @@ impl Processes {
     /// # Errors
     /// Of [`Located::open`].
     pub(crate) fn open(located: Located) -> Result<Self> {
-        let first = OfProcess::open(&located, None)?;
-        Ok(Self { located, first })
+        let place = Place::Located(located);
+        let first = OfProcess::open(&place, None)?;
+        Ok(Self { place, first })
+    }
+
+    /// What lies below a directory of a place. In an image a child of `fork` looks it up anew.
+    ///
+    /// # Errors
+    /// Of [`Calls::subtree`]; of [`Located::open`].
+    pub(crate) fn below(above: &Arc<Self>, path: &[u8]) -> Result<Self> {
+        match above.calls()?.subtree(path)? {
+            Subtree::Mount(directory) => Self::open(Located::Mount(directory)),
+            Subtree::Image(calls) => {
+                let place = Place::Below(Arc::clone(above), path.to_vec());
+                let first =
+                    OfProcess { process: std::process::id(), calls: Some(calls), next: OnceLock::new() };
+                Ok(Self { place, first })
+            }
+        }
     }
 
     /// The calls of this process, if it has made any or opened the place.
@@ -53,7 +77,7 @@ impl Processes {
             if let Some(calls) = self.opened() {
                 return Ok(calls);
             }
-            let opened = Box::new(OfProcess::open(&self.located, Some(self.first.process))?);
+            let opened = Box::new(OfProcess::open(&self.place, Some(self.first.process))?);
             let mut last = &self.first;
             while let Some(next) = last.next.get() {
                 last = next;
@@ -65,8 +89,15 @@ impl Processes {
 }
 
 impl OfProcess {
-    fn open(located: &Located, parent: Option<u32>) -> Result<Self> {
-        let calls = Some(located.open(parent)?);
+    fn open(place: &Place, parent: Option<u32>) -> Result<Self> {
+        let calls = match place {
+            Place::Located(located) => located.open(parent)?,
+            Place::Below(above, path) => match above.calls()?.subtree(path)? {
+                Subtree::Mount(directory) => Located::Mount(directory).open(None)?,
+                Subtree::Image(calls) => calls,
+            },
+        };
+        let calls = Some(calls);
         Ok(Self { process: std::process::id(), calls, next: OnceLock::new() })
     }
 }

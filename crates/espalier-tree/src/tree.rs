@@ -12,6 +12,7 @@ use espalier_client::{
     Changes, Entry, Links, Listing, Piece, Rename, SetXattr, Stat, Time, Write, WriteFlags,
 };
 use std::path::Path;
+use std::sync::Arc;
 
 /// What lies below a directory of a mount, or of an image that is not mounted.
 ///
@@ -23,7 +24,7 @@ use std::path::Path;
 /// ENAMETOOLONG (a path has up to 1 MiB), EINVAL for a NUL. On a mount any call may fail with
 /// ECONNRESET if the server went away ([`Error::is_uncertain`]), and with ENOTCONN if there is
 /// none.
-pub struct Tree(Processes);
+pub struct Tree(Arc<Processes>);
 
 /// A change of the modes of everything below a directory, of the low 12 bits: each entry gets its
 /// mode without `clear`, and with `add`; directories, and files that have an execute bit, also get
@@ -69,7 +70,7 @@ impl Tree {
             }
             Place::Image(path, inside) => {
                 let path = path.canonicalize()?;
-                Processes::open(Located::Image(path, inside, options.clone())).map(Self)
+                Processes::open(Located::Image(path, inside, options.clone())).map(Self::of)
             }
         };
         open().map_err(|error| error.of(place.as_os_str().as_encoded_bytes()))
@@ -81,7 +82,23 @@ impl Tree {
     /// ENOTTY if it lies in no mount of Espalier, EXDEV in a snapshot; EOPNOTSUPP if the server
     /// takes no clients; EACCES if not this one (`docs/protocol.md`, "Rights").
     pub fn at(directory: std::fs::File) -> Result<Self> {
-        Processes::open(Located::Mount(directory)).map(Self)
+        Processes::open(Located::Mount(directory)).map(Self::of)
+    }
+
+    fn of(processes: Processes) -> Self {
+        Self(Arc::new(processes))
+    }
+
+    /// A directory as a tree of its own, which the process may list and search: paths begin there,
+    /// whatever happens to the name of the directory, and do not leave it (`openat2` with
+    /// `RESOLVE_IN_ROOT`). On a mount it has a connection of its own. In an image it ends when this
+    /// tree is closed (EBADF), and the image stays locked until both are dropped.
+    ///
+    /// # Errors
+    /// Those of `open` for a directory; on a mount as for [`Tree::at`].
+    pub fn subtree(&self, path: impl AsRef<[u8]>) -> Result<Self> {
+        let path = path.as_ref();
+        Processes::below(&self.0, path).map(Self::of).map_err(|error| error.of(path))
     }
 
     fn on<T>(&self, path: &[u8], call: impl FnOnce(&dyn Calls) -> Result<T>) -> Result<T> {

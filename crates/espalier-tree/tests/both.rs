@@ -61,6 +61,7 @@ fn mount_and_image_give_the_same_results() {
     extended_attributes(&mut both);
     many_files(&mut both);
     open_files(&mut both);
+    subtrees(&mut both);
     feeds(&mut both);
     for tree in &both.trees {
         tree.sync().unwrap();
@@ -341,6 +342,54 @@ fn open_files(both: &mut Both) {
     assert_eq!(both.same(|tree| tree.open_file(".", &OpenHow::write()).map(drop)), Err(libc::EISDIR));
 }
 
+fn subtrees(both: &mut Both) {
+    both.same(|tree| tree.make_directory("sub/dir/deep", 0o755, true)).unwrap();
+    both.same(|tree| tree.write("sub/dir/file", b"1")).unwrap();
+    both.same(|tree| tree.write("sub/outside", b"2")).unwrap();
+    both.same(|tree| tree.symlink("../outside", "sub/dir/out")).unwrap();
+    both.same(|tree| tree.symlink("/file", "sub/dir/absolute")).unwrap();
+    both.same(|tree| tree.symlink("dir", "sub/link")).unwrap();
+    for path in ["none", "sub/outside", "", "sub/dir\0", "sub/link/"] {
+        let _ = both.same(|tree| tree.subtree(path).map(drop));
+    }
+    let mut below =
+        Both { trees: both.trees.each_ref().map(|tree| tree.subtree("sub/link").unwrap()), calls: 0 };
+    // Also after the directory has moved away.
+    for round in ["first", "moved"] {
+        for path in ["file", "/file", "../file", "../../file", "absolute", "deep/../file"] {
+            assert_eq!(below.same(|tree| tree.read(path)), Ok(b"1".to_vec()), "{path}");
+        }
+        for path in ["outside", "../outside", "out", "../../sub/outside"] {
+            assert_eq!(below.same(|tree| tree.read(path)), Err(libc::ENOENT), "{path}");
+        }
+        below.same(|tree| tree.write(format!("new/{round}"), b"new")).unwrap_err();
+        below.same(|tree| tree.write(round, b"new")).unwrap();
+        below
+            .same(|tree| tree.open_file("../opened", &OpenHow::create(0o600))?.write_at(0, round.as_bytes()))
+            .unwrap();
+        let names = below.same(|tree| walked(tree, "..")).unwrap();
+        assert!(
+            names.iter().any(|entry| entry.0 == round) && !names.iter().any(|entry| entry.0 == "outside")
+        );
+        let whole = below.same(|tree| {
+            tree.subtree("deep").and_then(|deep| deep.stat("..", Links::Stay)).map(|stat| lasting(&stat))
+        });
+        assert_eq!(whole, below.same(|tree| tree.stat("deep", Links::Stay).map(|stat| lasting(&stat))));
+        if round == "first" {
+            assert_eq!(both.same(|tree| tree.read("sub/dir/first")), Ok(b"new".to_vec()));
+            both.same(|tree| tree.rename("sub/dir", "elsewhere", Rename::Replace)).unwrap();
+            both.same(|tree| tree.write("file", b"another")).unwrap();
+        }
+    }
+    assert_eq!(both.same(|tree| tree.read("elsewhere/moved")), Ok(b"new".to_vec()));
+    for tree in &below.trees {
+        tree.close().unwrap();
+        assert_eq!(tree.stat("file", Links::Stay).unwrap_err().errno(), libc::EBADF);
+    }
+    both.same(|tree| tree.remove_tree("elsewhere")).unwrap();
+    both.same(|tree| tree.remove_tree("sub")).unwrap();
+}
+
 fn feeds(both: &mut Both) {
     for tree in &both.trees {
         let first = tree.changes("m", b"").unwrap();
@@ -545,6 +594,15 @@ fn new_files_get_the_extended_attributes_that_the_kernel_would_let_them_have() {
         let place = mounted.path().join("user");
         let of_mount = Tree::open(&place, &options).unwrap();
         xattrs_of_new_files(&place, [&of_mount, &of_image], "user");
+        // A directory has to be listed and searched to be a tree.
+        for (mode, errno) in [(0o700, 0), (0o500, 0), (0o300, libc::EACCES), (0o600, libc::EACCES)] {
+            for tree in [&of_mount, &of_image] {
+                tree.make_directory("own", 0o700, true).unwrap();
+                tree.set_mode("own", mode).unwrap();
+                let found = tree.subtree("own").map_or_else(|error| error.errno(), |_| 0);
+                assert_eq!(found, errno, "{mode:o}");
+            }
+        }
         of_image.close().unwrap();
     });
     mounted.end();

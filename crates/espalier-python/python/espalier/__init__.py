@@ -142,8 +142,12 @@ class Tree:
         wait: float = 5.0,
         as_root: bool = False,
     ) -> None:
-        self._arguments = (os.path.abspath(os.fsdecode(place)), read_only, memory, wait, as_root)
-        self._tree = _espalier.Tree(*self._arguments)
+        arguments = (os.path.abspath(os.fsdecode(place)), read_only, memory, wait, as_root)
+        self._begin(arguments, _espalier.Tree(*arguments))
+
+    def _begin(self, arguments: tuple[str, bool, int, float, bool], tree: _espalier.Tree) -> None:
+        self._arguments = arguments
+        self._tree = tree
         # An image is made durable when it is forgotten, and at the end of the program.
         self._closing = weakref.finalize(self, _close, self._tree, os.getpid())
 
@@ -172,6 +176,18 @@ class Tree:
     def sync(self) -> None:
         """Makes everything durable that was done so far; on a mount, by any program."""
         self._tree.sync()
+
+    def subtree(self, path: PathLike) -> Tree:
+        """A directory as a tree of its own, which the process may list and search.
+
+        Paths begin there, whatever happens to the name of the directory, and do not leave it. In an
+        image it ends when this tree is closed. A pickle has the path by which it was opened.
+        """
+        name = os.fsdecode(path).lstrip("/")
+        below = self.place + (":/" if os.path.isfile(self.place) else "/") + name
+        tree = Tree.__new__(Tree)
+        tree._begin((below, *self._arguments[1:]), self._tree.subtree(_path(path)))
+        return tree
 
     # Many files at once
 

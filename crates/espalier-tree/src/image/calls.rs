@@ -1,7 +1,7 @@
 //! Calls on the files of an image: the path API of the file system layer, as a client of a mount
 //! would have them.
 
-use crate::calls::{Attribute, BelowChange, Calls, Xattrs};
+use crate::calls::{Attribute, BelowChange, Calls, Subtree, Xattrs};
 use crate::error::{Error, Result};
 use crate::file::{File, OpenHow, write_all};
 use crate::image::opened::Opened;
@@ -13,33 +13,70 @@ use espalier_bridge::{CAPABILITY, NewFile, is_capability, mode_change, set_time,
 use espalier_client::wire::{NewItem, WriteItem};
 use espalier_client::{Changes, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
 use espalier_fs::{
-    At, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, Open, OwnerChange, PathCaller, ReadRequest,
-    RenameHow, SetTime, WriteHow, XattrMode,
+    At, FileSystem, FsErrorKind, Links as FsLinks, MAX_NEW_FILE_BYTES, Open, OwnerChange, PathCaller,
+    ReadRequest, RenameHow, SetTime, WriteHow, XattrMode,
 };
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// A longer file is read in parts of so many bytes.
 const READ_BYTES: u64 = 16 << 20;
 
 /// The calls on an image that is open in this process.
-pub(crate) struct ImageCalls(RwLock<Opened>);
+pub(crate) struct ImageCalls {
+    opened: Arc<RwLock<Opened>>,
+    /// Where paths begin.
+    beginning: Beginning,
+}
+
+/// Where paths begin.
+enum Beginning {
+    /// Where the image was opened, and closing ends it.
+    Place,
+    /// At a directory of another tree of it; `None` after [`Calls::close`].
+    Directory(RwLock<Option<PathCaller>>),
+}
+
+/// An image for the time of a call.
+struct ForCall<'c> {
+    opened: RwLockReadGuard<'c, Opened>,
+    caller: Option<PathCaller>,
+}
+
+impl ForCall<'_> {
+    fn fs(&self) -> Result<&Arc<FileSystem>> {
+        self.opened.fs()
+    }
+
+    /// On whose behalf the call is made, and from where its path begins.
+    fn caller(&self) -> Result<&PathCaller> {
+        let of_place = self.opened.caller()?;
+        Ok(self.caller.as_ref().unwrap_or(of_place))
+    }
+}
 
 impl ImageCalls {
     pub(crate) fn new(opened: Opened) -> Self {
-        Self(RwLock::new(opened))
+        Self { opened: Arc::new(RwLock::new(opened)), beginning: Beginning::Place }
     }
 
-    fn opened(&self) -> RwLockReadGuard<'_, Opened> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    fn for_call(&self) -> Result<ForCall<'_>> {
+        let caller = match &self.beginning {
+            Beginning::Place => None,
+            Beginning::Directory(caller) => {
+                let caller = caller.read().unwrap_or_else(PoisonError::into_inner).clone();
+                Some(caller.ok_or_else(|| Error::new(libc::EBADF, "the tree was closed"))?)
+            }
+        };
+        Ok(ForCall { opened: self.opened.read().unwrap_or_else(PoisonError::into_inner), caller })
     }
 
     fn with<T>(&self, call: impl FnOnce(&PathCaller) -> espalier_fs::Result<T>) -> Result<T> {
-        Ok(call(self.opened().caller()?)?)
+        Ok(call(self.for_call()?.caller()?)?)
     }
 
     fn begin_watch(&self, path: &[u8], position: &[u8]) -> Result<ImageWatch> {
-        let opened = self.opened();
+        let opened = self.for_call()?;
         ImageWatch::begin((opened.fs()?, opened.caller()?), path, position)
     }
 }
@@ -63,7 +100,7 @@ impl Calls for ImageCalls {
         pieces: &[Piece<'_>],
         each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
     ) -> Result<()> {
-        let opened = self.opened();
+        let opened = self.for_call()?;
         let caller = opened.caller()?;
         let requests: Vec<ReadRequest<'_>> = pieces.iter().map(|piece| first_part(*piece)).collect();
         caller.read_many(&requests, &mut |at, data| {
@@ -84,14 +121,14 @@ impl Calls for ImageCalls {
     }
 
     fn walk(&self, path: &[u8], listing: &Listing) -> Result<Walk> {
-        let opened = self.opened();
+        let opened = self.for_call()?;
         let (below, listing) = (path.to_vec(), listing.clone());
         let body = move |caller: &PathCaller, to: &_| walk(caller, (&below, &listing), to);
         Ok(Walk::of_image(ImageStream::begin(opened.caller()?, body)?, path))
     }
 
     fn write_many(&self, files: &[Write<'_>], how: WriteFlags) -> Result<Vec<Result<()>>> {
-        let opened = self.opened();
+        let opened = self.for_call()?;
         let caller = opened.caller()?;
         let mut results: Vec<Result<()>> = files.iter().map(|_| Ok(())).collect();
         for (file, result) in files.iter().zip(&mut results) {
@@ -223,7 +260,7 @@ impl Calls for ImageCalls {
     }
 
     fn diff(&self, old: &[u8], new: &[u8]) -> Result<Diff> {
-        let opened = self.opened();
+        let opened = self.for_call()?;
         let (before, after) = (old.to_vec(), new.to_vec());
         let body = move |caller: &PathCaller, to: &_| diff(caller, (&before, &after), to);
         Ok(Diff::of_image(ImageStream::begin(opened.caller()?, body)?, new))
@@ -234,7 +271,7 @@ impl Calls for ImageCalls {
     }
 
     fn changes(&self, path: &[u8], position: &[u8]) -> Result<Changes> {
-        let opened = self.opened();
+        let opened = self.for_call()?;
         Ok(now((opened.fs()?, opened.caller()?), (path, position), None)?.1)
     }
 
@@ -251,12 +288,25 @@ impl Calls for ImageCalls {
         Ok(Watch::of_image(watch, path))
     }
 
+    fn subtree(&self, path: &[u8]) -> Result<Subtree> {
+        let image = self.for_call()?;
+        let caller = image.opened.caller_in(image.caller()?, path)?;
+        let beginning = Beginning::Directory(RwLock::new(Some(caller)));
+        Ok(Subtree::Image(Box::new(Self { opened: Arc::clone(&self.opened), beginning })))
+    }
+
     fn sync(&self) -> Result<()> {
-        Ok(self.opened().fs()?.syncfs()?)
+        Ok(self.for_call()?.fs()?.syncfs()?)
     }
 
     fn close(&self) -> Result<()> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).close()
+        match &self.beginning {
+            Beginning::Place => self.opened.write().unwrap_or_else(PoisonError::into_inner).close(),
+            Beginning::Directory(caller) => {
+                *caller.write().unwrap_or_else(PoisonError::into_inner) = None;
+                Ok(())
+            }
+        }
     }
 }
 

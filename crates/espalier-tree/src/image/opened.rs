@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use espalier_engine::Store;
-use espalier_fs::{Credentials, FileSystem, PathCaller, Paths};
+use espalier_fs::{Credentials, FileSystem, Open, PathCaller, Paths};
 use espalier_storage::{Environment, FileDevice, FileOptions, OpenMode, SystemEnvironment};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -149,6 +149,21 @@ impl Opened {
     /// EBADF after the image was closed.
     pub(crate) fn caller(&self) -> Result<&PathCaller> {
         Ok(&self.using()?.caller)
+    }
+
+    /// The same caller with its paths beginning at a directory, which it may list and search, as it
+    /// needs to begin there on a mount.
+    ///
+    /// # Errors
+    /// Those of `open` and `chdir`; EBADF after the image was closed.
+    pub(crate) fn caller_in(&self, caller: &PathCaller, path: &[u8]) -> Result<PathCaller> {
+        self.using()?;
+        let directory = caller.open(path, &Open { directory: true, ..Open::read() })?;
+        let credentials = caller.credentials().clone();
+        let searching = caller.clone().in_directory(directory.itself())?;
+        // Where paths begin is no right: what the caller may do there is judged by its own.
+        let root = searching.with_credentials(Credentials::default()).in_root(directory.itself())?;
+        Ok(root.with_credentials(credentials))
     }
 
     /// Makes everything durable and lets go of the image, which stays locked while files and walks
