@@ -6,7 +6,7 @@
 use super::connection::Connection;
 use super::device::{self, Device};
 use super::handler::{Outcome, Request};
-use super::reply_slot::{InFlight, ReplySlot};
+use super::reply_slot::{InFlight, ReplySlot, Slot};
 use super::worker::{CurrentWorker, Worker};
 use crate::metrics::{Arrival, Recorder};
 use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
@@ -27,20 +27,8 @@ pub(super) struct DeviceWorker {
 }
 
 impl Worker for DeviceWorker {
-    fn interruptible(&self) -> Option<InFlight> {
-        self.slot.interruptible()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.slot.is_idle()
-    }
-
-    fn may_commit(&self) -> bool {
-        self.slot.may_commit()
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.slot.is_unanswered()
+    fn slot(&self) -> &dyn Slot {
+        &self.slot
     }
 
     fn threads(&self) -> usize {

@@ -98,7 +98,7 @@ impl InterruptTable {
         let workers: Vec<_> = self.workers.lock().iter().filter_map(Weak::upgrade).collect();
         // In this order: a worker takes back what its reply would have handed out after its slot is
         // idle, and before it is counted.
-        workers.iter().all(|worker| worker.is_idle()) && self.abandoned.load(Ordering::SeqCst) == 0
+        workers.iter().all(|worker| worker.slot().is_idle()) && self.abandoned.load(Ordering::SeqCst) == 0
     }
 
     /// Ends [`InterruptTable::run`].
@@ -139,7 +139,7 @@ impl InterruptTable {
         let failed = std::mem::take(&mut *self.failed.lock());
         let before: Vec<_> =
             before.iter().map(|(unique, done)| (*unique, *done && !failed.contains(unique))).collect();
-        let served = workers.iter().filter_map(|worker| Some((worker, worker.interruptible()?)));
+        let served = workers.iter().filter_map(|worker| Some((worker, worker.slot().interruptible()?)));
         let now: Vec<_> =
             served.map(|(worker, request)| (request.unique, self.check(worker, request, &before))).collect();
         if !now.is_empty() {

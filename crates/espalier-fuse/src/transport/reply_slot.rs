@@ -35,6 +35,23 @@ impl InFlight {
     }
 }
 
+/// What other threads ask of a [`ReplySlot`], whatever the means to reply are.
+pub(super) trait Slot {
+    /// The request that is served, if other threads may answer it.
+    fn interruptible(&self) -> Option<InFlight>;
+
+    /// True if no request is served.
+    fn is_idle(&self) -> bool;
+
+    /// The worker is about to change something for its request: false if the request was answered
+    /// already. Otherwise no other thread answers it any more, if the kernel must have the true
+    /// answer.
+    fn may_commit(&self) -> bool;
+
+    /// False if another thread has answered the request that is served.
+    fn is_unanswered(&self) -> bool;
+}
+
 /// The request that a worker serves, if any, and the means `R` to reply to it.
 #[derive(Debug)]
 pub(super) struct ReplySlot<R>(Mutex<SlotState<R>>);
@@ -70,38 +87,6 @@ impl<R> ReplySlot<R> {
         }
     }
 
-    /// The request that is served, if other threads may answer it.
-    pub(super) fn interruptible(&self) -> Option<InFlight> {
-        match &*self.0.lock() {
-            SlotState::Interruptible(request, _) => Some(*request),
-            _ => None,
-        }
-    }
-
-    /// True if no request is served.
-    pub(super) fn is_idle(&self) -> bool {
-        matches!(*self.0.lock(), SlotState::Idle)
-    }
-
-    /// The worker is about to change something for its request: false if the request was answered
-    /// already. Otherwise no other thread answers it any more, if the kernel must have the true
-    /// answer.
-    pub(super) fn may_commit(&self) -> bool {
-        let mut state = self.0.lock();
-        *state = match std::mem::replace(&mut *state, SlotState::Idle) {
-            SlotState::Interruptible(request, means) if request.reports_changes => {
-                SlotState::Committed(means)
-            }
-            same => same,
-        };
-        !matches!(*state, SlotState::Answered)
-    }
-
-    /// False if another thread has answered the request that is served.
-    pub(super) fn is_unanswered(&self) -> bool {
-        !matches!(*self.0.lock(), SlotState::Answered)
-    }
-
     /// Takes the means to reply to request `unique` from its worker, unless the request is served
     /// or committed. `prepare` comes first; if it fails nothing is taken.
     pub(super) fn take<T>(
@@ -118,6 +103,34 @@ impl<R> ReplySlot<R> {
             SlotState::Interruptible(_, means) => Ok(Some((means, prepared))),
             _ => unreachable!("it was interruptible a moment ago, under the same lock"),
         }
+    }
+}
+
+impl<R> Slot for ReplySlot<R> {
+    fn interruptible(&self) -> Option<InFlight> {
+        match &*self.0.lock() {
+            SlotState::Interruptible(request, _) => Some(*request),
+            _ => None,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(*self.0.lock(), SlotState::Idle)
+    }
+
+    fn may_commit(&self) -> bool {
+        let mut state = self.0.lock();
+        *state = match std::mem::replace(&mut *state, SlotState::Idle) {
+            SlotState::Interruptible(request, means) if request.reports_changes => {
+                SlotState::Committed(means)
+            }
+            same => same,
+        };
+        !matches!(*state, SlotState::Answered)
+    }
+
+    fn is_unanswered(&self) -> bool {
+        !matches!(*self.0.lock(), SlotState::Answered)
     }
 }
 

@@ -1,24 +1,15 @@
 //! Workers: the places where requests are served, one at a time each, and which of them the calling
 //! thread is.
 
-use super::reply_slot::InFlight;
+use super::reply_slot::{InFlight, Slot};
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 
 /// A place where requests are served. Its thread serves; other threads look at it.
 pub(super) trait Worker: Send + Sync {
-    /// The request that is served now, if other threads may answer it.
-    fn interruptible(&self) -> Option<InFlight>;
-
-    /// As [`ReplySlot::is_idle`](super::reply_slot::ReplySlot::is_idle).
-    fn is_idle(&self) -> bool;
-
-    /// As [`ReplySlot::may_commit`](super::reply_slot::ReplySlot::may_commit).
-    fn may_commit(&self) -> bool;
-
-    /// As [`ReplySlot::is_unanswered`](super::reply_slot::ReplySlot::is_unanswered).
-    fn is_unanswered(&self) -> bool;
+    /// What is known of the request that is served now.
+    fn slot(&self) -> &dyn Slot;
 
     /// How many threads serve the same requests: those of a CPU, or of the device.
     fn threads(&self) -> usize;
@@ -54,13 +45,13 @@ impl Drop for CurrentWorker {
 /// be asked right before the change takes its place in the order of all changes. After a yes the
 /// request is not interrupted any more, so the thread must wait for nothing before it replies.
 pub fn may_commit() -> bool {
-    CURRENT.with_borrow(|worker| worker.as_ref().is_none_or(|worker| worker.may_commit()))
+    CURRENT.with_borrow(|worker| worker.as_ref().is_none_or(|worker| worker.slot().may_commit()))
 }
 
 /// Whether the caller of the request that the calling thread serves still waits for the answer. The
 /// caller may be interrupted afterwards.
 pub fn is_caller_waiting() -> bool {
-    CURRENT.with_borrow(|worker| worker.as_ref().is_none_or(|worker| worker.is_unanswered()))
+    CURRENT.with_borrow(|worker| worker.as_ref().is_none_or(|worker| worker.slot().is_unanswered()))
 }
 
 /// How many threads serve the requests that the calling thread could be given; 0 if it serves none.

@@ -7,7 +7,7 @@ use crate::transport::connection::Connection;
 use crate::transport::cpu::CpuPlacement;
 use crate::transport::device;
 use crate::transport::handler::Outcome;
-use crate::transport::reply_slot::{InFlight, ReplySlot};
+use crate::transport::reply_slot::{InFlight, ReplySlot, Slot};
 use crate::transport::ring::Ring;
 use crate::transport::worker::{CurrentWorker, Worker};
 use std::io;
@@ -80,20 +80,8 @@ struct UringWorker {
 }
 
 impl Worker for UringWorker {
-    fn interruptible(&self) -> Option<InFlight> {
-        self.slot.interruptible()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.slot.is_idle()
-    }
-
-    fn may_commit(&self) -> bool {
-        self.slot.may_commit()
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.slot.is_unanswered()
+    fn slot(&self) -> &dyn Slot {
+        &self.slot
     }
 
     fn threads(&self) -> usize {
