@@ -1,8 +1,10 @@
 //! Which CPUs there are, and staying on one.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::ops::RangeInclusive;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 /// How many CPUs the kernel may ever have; each has a queue of its own.
 pub(super) fn possible() -> usize {
@@ -12,16 +14,6 @@ pub(super) fn possible() -> usize {
 /// How many CPUs there are now.
 pub(super) fn online() -> usize {
     listed("online")
-}
-
-/// Which CPUs there are now, whether this process may run there or not.
-///
-/// # Errors
-/// The system does not tell.
-pub(super) fn online_set() -> io::Result<Vec<usize>> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-    let ranges = ranges(list.trim()).ok_or_else(|| io::Error::other("a list of CPUs without a sense"))?;
-    Ok(ranges.into_iter().flatten().collect())
 }
 
 fn listed(what: &str) -> usize {
@@ -46,13 +38,87 @@ fn ranges(list: &str) -> Option<Vec<RangeInclusive<usize>>> {
     list.split(',').map(range).collect()
 }
 
-/// True if a thread of this process may be kept on `cpu`. The calling thread stays where it
-/// may run.
-pub(super) fn is_reachable(cpu: usize) -> bool {
-    let Ok(before) = sched_getaffinity(None) else { return false };
-    let reached = stay_on(cpu).is_ok();
-    stay_in(&before);
-    reached
+/// The CPUs that are on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CpusOn {
+    /// Their numbers, in order.
+    pub(super) cpus: Vec<usize>,
+    /// One of them on which this process may not run, if there is one.
+    pub(super) forbidden: Option<usize>,
+}
+
+/// A thread that sleeps, by which it is found out on which CPUs threads of this process can be
+/// kept. A sleeping thread goes nowhere when that is tried, so it takes a system call for each CPU
+/// and nothing else.
+pub(super) struct CpuProbe {
+    id: Pid,
+    /// The thread ends when this is dropped.
+    sleeps: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CpuProbe {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn start() -> io::Result<Self> {
+        let ((sleeps, wakes), (say, said)) = (channel(), channel());
+        let body = move || {
+            let _ = say.send(gettid());
+            // An error: the other end is gone.
+            let _ = wakes.recv();
+        };
+        let thread = std::thread::Builder::new().name("fuse-probe".into()).spawn(body)?;
+        let id = said.recv().map_err(io::Error::other)?;
+        Ok(Self { id, sleeps: Some(sleeps), thread: Some(thread) })
+    }
+
+    /// Which CPUs are on, of the first `count` and those that the system lists.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub(super) fn cpus_on(&self, count: usize) -> io::Result<CpusOn> {
+        let list = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+        self.cpus_on_by(&list, count)
+    }
+
+    /// As [`CpuProbe::cpus_on`], where the system lists these. A container can be shown a shorter
+    /// list (by lxcfs), and a cpuset can forbid CPUs that are listed. So a CPU is off if it is not
+    /// listed and no thread can be kept there.
+    fn cpus_on_by(&self, list: &str, count: usize) -> io::Result<CpusOn> {
+        let damaged = || io::Error::other("a list of CPUs without a sense");
+        let listed: Vec<_> = ranges(list.trim()).ok_or_else(damaged)?.into_iter().flatten().collect();
+        let all = 0..listed.iter().map(|cpu| cpu + 1).fold(count, usize::max);
+        let mut on = CpusOn { cpus: Vec::new(), forbidden: None };
+        for cpu in all {
+            let is_reachable = self.reaches(cpu);
+            if is_reachable || listed.contains(&cpu) {
+                on.cpus.push(cpu);
+                on.forbidden = on.forbidden.or((!is_reachable).then_some(cpu));
+            }
+        }
+        Ok(on)
+    }
+
+    fn reaches(&self, cpu: usize) -> bool {
+        only(cpu).is_some_and(|set| sched_setaffinity(Some(self.id), &set).is_ok())
+    }
+}
+
+impl Drop for CpuProbe {
+    fn drop(&mut self) {
+        drop(self.sleeps.take());
+        // It does nothing that could panic.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The set of one CPU; `None`: there is no such CPU.
+fn only(cpu: usize) -> Option<CpuSet> {
+    let mut set = CpuSet::new();
+    (cpu < CpuSet::MAX_CPU).then(|| set.set(cpu))?;
+    Some(set)
 }
 
 /// Keeps the calling thread on a CPU.
@@ -60,11 +126,7 @@ pub(super) fn is_reachable(cpu: usize) -> bool {
 /// # Errors
 /// The CPU is off, or forbidden.
 pub(super) fn stay_on(cpu: usize) -> io::Result<()> {
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
+    let set = only(cpu).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(sched_setaffinity(None, &set)?)
 }
 
@@ -79,16 +141,15 @@ pub(super) fn allowed() -> Vec<usize> {
 /// Keeps the calling thread on a CPU. Where that is not possible (the CPU is off, or forbidden),
 /// the thread stays free: requests are served, only farther away.
 pub(super) fn pin(cpu: usize) {
-    if cpu >= CpuSet::MAX_CPU {
-        return;
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    stay_in(&set);
+    note_failure(stay_on(cpu));
 }
 
 fn stay_in(set: &CpuSet) {
-    if let Err(error) = sched_setaffinity(None, set) {
+    note_failure(sched_setaffinity(None, set).map_err(Into::into));
+}
+
+fn note_failure(result: io::Result<()>) {
+    if let Err(error) = result {
         tracing::debug!(%error, "a thread could not be kept on its CPU, or let go from there");
     }
 }
@@ -207,6 +268,23 @@ mod tests {
             }
         };
         std::thread::spawn(body).join().unwrap_or_else(|_| unreachable!("it asserts only"));
+    }
+
+    #[test]
+    fn a_cpu_is_on_if_it_is_listed_or_can_be_run_on() {
+        let probe = CpuProbe::start().unwrap();
+        let (before, here) = (allowed(), allowed());
+        // A list that is too short, as in some containers.
+        let on = probe.cpus_on_by("0\n", possible()).unwrap();
+        assert!(here.iter().all(|cpu| on.cpus.contains(cpu)), "{on:?}");
+        let far = CpuSet::MAX_CPU - 1;
+        let on = probe.cpus_on_by(&format!("{},{far}", here[0]), possible()).unwrap();
+        assert!(here.iter().all(|cpu| on.cpus.contains(cpu)), "{on:?}");
+        assert_eq!((on.cpus.last(), on.forbidden), (Some(&far), Some(far)), "it is said to be on");
+        let on = probe.cpus_on_by(&CpuSet::MAX_CPU.to_string(), possible()).unwrap();
+        assert_eq!(on.forbidden, Some(CpuSet::MAX_CPU));
+        assert!(probe.cpus_on_by("x", 1).is_err());
+        assert_eq!(allowed(), before, "the calling thread stays where it may run");
     }
 
     #[test]

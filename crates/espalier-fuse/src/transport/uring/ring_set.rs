@@ -5,7 +5,7 @@ use super::hold::{HeldAnswer, Hold};
 use super::queue::Queue;
 use crate::transport::arena::Arena;
 use crate::transport::config::{HandedEntry, HandedRings};
-use crate::transport::cpu;
+use crate::transport::cpu::{CpuProbe, CpusOn};
 use crate::transport::interrupt::InterruptTable;
 use espalier_sync::Mutex;
 use std::io;
@@ -45,23 +45,25 @@ impl RingSet {
         interrupts: &InterruptTable,
         limit: Duration,
     ) -> io::Result<()> {
-        let deadline = Instant::now() + limit;
-        let online = cpu::online_set()?;
-        if let Some(cpu) = online.iter().find(|cpu| !cpu::is_reachable(**cpu)) {
+        let probe = CpuProbe::start()?;
+        let on = probe.cpus_on(self.queues.len())?;
+        if let Some(cpu) = on.forbidden {
             let message = format!("requests may wait on CPU {cpu}, which this server may not use");
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
+        // Requests wait from here on.
+        let deadline = Instant::now() + limit;
         self.hold.begin();
-        let closed = self.fill(&mut filler, &online).and_then(|()| {
+        let closed = self.fill(&mut filler, &on).and_then(|()| {
             // It ends when its requests are answered, so it is kept until then.
             *self.filler.lock() = Some(filler);
             let is_all = |held: &[HeldAnswer]| {
                 let is_full = |queue: &Arc<Queue>| {
-                    !online.contains(&queue.cpu) || count(held, queue.cpu) >= queue.registered()
+                    !on.cpus.contains(&queue.cpu) || count(held, queue.cpu) >= queue.registered()
                 };
                 self.queues.iter().all(is_full) && interrupts.is_idle()
             };
-            let is_closed = self.hold.close(deadline, is_all) && cpu::online_set()? == online;
+            let is_closed = self.hold.close(deadline, is_all) && probe.cpus_on(self.queues.len())? == on;
             let late = || io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long");
             is_closed.then_some(()).ok_or_else(late)
         });
@@ -69,8 +71,8 @@ impl RingSet {
     }
 
     /// Asks for as many requests as entries hold nothing.
-    fn fill(&self, filler: &mut Filler, online: &[usize]) -> io::Result<()> {
-        let queues = self.queues.iter().filter(|queue| online.contains(&queue.cpu));
+    fn fill(&self, filler: &mut Filler, on: &CpusOn) -> io::Result<()> {
+        let queues = self.queues.iter().filter(|queue| on.cpus.contains(&queue.cpu));
         let wanted: Vec<_> = self.hold.with_held(|held| {
             let empty = |queue: &Queue| queue.registered().saturating_sub(count(held, queue.cpu));
             queues.map(|queue| (queue.cpu, empty(queue))).collect()
