@@ -124,7 +124,7 @@ impl Rings {
             })
             .collect();
         let arena = Arena::new(entries.len(), handshake::payload_bytes(&config.init_parameters))?;
-        Self::of(arena, &entries, Hold::default(), config.background)
+        Self::of(arena, &entries, Hold::opened, config.background)
     }
 
     /// Makes threads and rings that go on with those of another process, in whose `memory` the
@@ -142,17 +142,17 @@ impl Rings {
         let origin = |held: Option<u64>| held.map_or(Origin::Later, |_| Origin::Answered);
         let entries: Vec<_> =
             handed.entries.iter().map(|entry| (entry.cpu, origin(entry.commit_id))).collect();
-        Self::of(arena, &entries, Hold::closed(), background)
+        Self::of(arena, &entries, Hold::closed, background)
     }
 
     fn of(
         arena: Arc<Arena>,
         entries: &[(usize, Origin)],
-        hold: Hold,
+        hold_for: fn(usize) -> Hold,
         background: Option<ThreadLister>,
     ) -> io::Result<Self> {
-        let (monitor, hold) = (Arc::new(LoadMonitor::new(background)), Arc::new(hold));
         let count = entries.iter().map(|(cpu, _)| cpu + 1).max().unwrap_or(0);
+        let (monitor, hold) = (Arc::new(LoadMonitor::new(background)), Arc::new(hold_for(count)));
         let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &monitor, &hold))).collect();
         let mut threads = Vec::new();
         for (slot, (cpu, origin)) in entries.iter().enumerate() {

@@ -24,11 +24,13 @@ const CLOSED: u8 = 2;
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Whether answers are held, and which.
-#[derive(Default)]
 pub(super) struct Hold {
     stage: AtomicU8,
     state: Mutex<HoldState>,
-    changed: Condvar,
+    /// For threads that wait until it is open again, as many as there are entries.
+    opened: Condvar,
+    /// For the thread that closes: the last queue that had to be full is.
+    filled: Condvar,
 }
 
 #[derive(Default)]
@@ -36,6 +38,37 @@ struct HoldState {
     /// How often it was opened.
     opened: u64,
     held: Vec<HeldAnswer>,
+    /// By CPU.
+    queues: Vec<QueueEntries>,
+    /// How many queues have to be full and are not.
+    missing: usize,
+}
+
+/// The entries of a queue.
+#[derive(Default)]
+struct QueueEntries {
+    registered: usize,
+    /// Those of them that hold an answer.
+    held: usize,
+    /// Every entry has to hold one.
+    has_to_fill: bool,
+}
+
+impl QueueEntries {
+    /// How many entries have to hold an answer and do not.
+    fn missing(&self) -> usize {
+        if self.has_to_fill { self.registered.saturating_sub(self.held) } else { 0 }
+    }
+}
+
+impl HoldState {
+    fn change(&mut self, cpu: usize, change: impl FnOnce(&mut QueueEntries)) {
+        let queue = &mut self.queues[cpu];
+        let was_missing = queue.missing() > 0;
+        change(queue);
+        let is_missing = queue.missing() > 0;
+        self.missing = self.missing + usize::from(is_missing) - usize::from(was_missing);
+    }
 }
 
 /// An answer that lies in its entry, ready to be committed.
@@ -52,9 +85,30 @@ pub(super) struct HeldAnswer {
 }
 
 impl Hold {
-    /// Nothing is committed before [`Hold::open`].
-    pub(super) fn closed() -> Self {
-        Self { stage: AtomicU8::new(CLOSED), ..Self::default() }
+    /// For so many queues; answers are committed.
+    pub(super) fn opened(queues: usize) -> Self {
+        Self::of(queues, OPEN)
+    }
+
+    /// For so many queues; nothing is committed before [`Hold::open`].
+    pub(super) fn closed(queues: usize) -> Self {
+        Self::of(queues, CLOSED)
+    }
+
+    fn of(queues: usize, stage: u8) -> Self {
+        let queues = (0..queues).map(|_| QueueEntries::default()).collect();
+        let state = Mutex::new(HoldState { queues, ..HoldState::default() });
+        Self { stage: AtomicU8::new(stage), state, opened: Condvar::new(), filled: Condvar::new() }
+    }
+
+    /// An entry of the queue of `cpu` is registered.
+    pub(super) fn add_registered(&self, cpu: usize) {
+        self.state.lock().change(cpu, |queue| queue.registered += 1);
+    }
+
+    /// How many entries of the queue of `cpu` are registered.
+    pub(super) fn registered(&self, cpu: usize) -> usize {
+        self.state.lock().queues[cpu].registered
     }
 
     /// The calling thread is about to commit `answer`; while answers are held it waits.
@@ -66,10 +120,14 @@ impl Hold {
         if self.stage.load(Ordering::Acquire) == OPEN {
             return;
         }
-        state.held.push(answer());
-        self.changed.notify_all();
+        let answer = answer();
+        state.change(answer.cpu, |queue| queue.held += 1);
+        state.held.push(answer);
+        if state.missing == 0 {
+            self.filled.notify_one();
+        }
         let opened = state.opened;
-        self.changed.wait_while(&mut state, |state| state.opened == opened);
+        self.opened.wait_while(&mut state, |state| state.opened == opened);
     }
 
     /// The calling thread has got a request, or is about to register an entry: while all is closed
@@ -77,25 +135,43 @@ impl Hold {
     pub(super) fn wait_while_closed(&self) {
         if self.stage.load(Ordering::Acquire) == CLOSED {
             let mut state = self.state.lock();
-            self.changed.wait_while(&mut state, |_| self.stage.load(Ordering::Acquire) == CLOSED);
+            self.opened.wait_while(&mut state, |_| self.stage.load(Ordering::Acquire) == CLOSED);
         }
     }
 
-    /// From now on answers are held.
-    pub(super) fn begin(&self) {
-        let _state = self.state.lock();
+    /// From now on answers are held: in each entry of the queues of the CPUs that are `on`.
+    pub(super) fn begin(&self, on: &[usize]) {
+        let mut state = self.state.lock();
+        for &cpu in on {
+            // A CPU without a queue gets no requests.
+            if cpu < state.queues.len() {
+                state.change(cpu, |queue| queue.has_to_fill = true);
+            }
+        }
         self.stage.store(HOLDING, Ordering::Release);
     }
 
-    /// Closes as soon as `is_all` says that all is held that has to be; false if that is not before
+    /// By CPU, how many entries have to hold an answer and do not.
+    pub(super) fn missing(&self) -> Vec<(usize, usize)> {
+        let state = self.state.lock();
+        let missing = state.queues.iter().map(QueueEntries::missing).enumerate();
+        missing.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Closes as soon as all is held that has to be and `is_idle`; false if that is not before
     /// `deadline`.
-    pub(super) fn close(&self, deadline: Instant, is_all: impl Fn(&[HeldAnswer]) -> bool) -> bool {
+    pub(super) fn close(&self, deadline: Instant, is_idle: impl Fn() -> bool) -> bool {
         let mut state = self.state.lock();
-        while !is_all(&state.held) {
+        // To ask is not for nothing: it looks at each thread.
+        while state.missing > 0 || !is_idle() {
             if Instant::now() >= deadline {
                 return false;
             }
-            self.changed.wait_for(&mut state, LOOK_INTERVAL);
+            if state.missing > 0 {
+                self.filled.wait_until(&mut state, deadline);
+            } else {
+                self.filled.wait_for(&mut state, LOOK_INTERVAL);
+            }
         }
         self.stage.store(CLOSED, Ordering::Release);
         true
@@ -107,8 +183,12 @@ impl Hold {
         self.stage.store(OPEN, Ordering::Release);
         state.opened += 1;
         state.held.clear();
+        for queue in &mut state.queues {
+            (queue.held, queue.has_to_fill) = (0, false);
+        }
+        state.missing = 0;
         drop(state);
-        self.changed.notify_all();
+        self.opened.notify_all();
     }
 
     /// Calls `look` with what is held.
@@ -118,44 +198,4 @@ impl Hold {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicUsize;
-
-    #[test]
-    fn answers_are_held_until_it_is_open_again() {
-        let hold = Hold::closed();
-        let (passed, far) = (AtomicUsize::new(0), Instant::now() + Duration::from_secs(60));
-        let answer = |slot| HeldAnswer { slot, cpu: 0, commit_id: 7, payload: None };
-        let is_all = |held: &[HeldAnswer]| held.len() == 3;
-        std::thread::scope(|scope| {
-            for slot in 0..3 {
-                let (hold, passed) = (&hold, &passed);
-                scope.spawn(move || {
-                    for _ in 0..50 {
-                        hold.pass(|| answer(slot));
-                        passed.fetch_add(1, Ordering::SeqCst);
-                        // Between two commits a thread waits for a request.
-                        while hold.stage.load(Ordering::SeqCst) == OPEN {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-            for round in 0..50 {
-                hold.begin();
-                assert!(hold.close(far, is_all));
-                assert!(!hold.close(Instant::now(), |_| false), "the time is over");
-                assert_eq!(passed.load(Ordering::SeqCst), 3 * round);
-                hold.open();
-                while passed.load(Ordering::SeqCst) < 3 * (round + 1) {
-                    std::thread::yield_now();
-                }
-            }
-            hold.begin();
-        });
-        hold.open();
-        hold.pass(|| unreachable!("it is open"));
-        hold.wait_while_closed();
-    }
-}
+mod tests;

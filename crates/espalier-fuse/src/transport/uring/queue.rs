@@ -3,13 +3,10 @@
 use super::hold::Hold;
 use crate::transport::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The threads of one CPU.
 pub(super) struct Queue {
     pub(super) cpu: usize,
-    /// Threads whose entry is registered.
-    registered: AtomicUsize,
     pub(super) activity: QueueActivity,
     pub(super) monitor: Arc<LoadMonitor>,
     /// Of all queues.
@@ -20,17 +17,17 @@ impl Queue {
     /// The queue of `cpu`, without threads.
     pub(super) fn new(cpu: usize, monitor: &Arc<LoadMonitor>, hold: &Arc<Hold>) -> Self {
         let (monitor, hold) = (Arc::clone(monitor), Arc::clone(hold));
-        Self { cpu, registered: AtomicUsize::new(0), activity: QueueActivity::default(), monitor, hold }
+        Self { cpu, activity: QueueActivity::default(), monitor, hold }
     }
 
     /// A thread has registered its entry.
     pub(super) fn add_registered(&self) {
-        self.registered.fetch_add(1, Ordering::AcqRel);
+        self.hold.add_registered(self.cpu);
     }
 
     /// How many threads have registered their entries.
     pub(super) fn registered(&self) -> usize {
-        self.registered.load(Ordering::Acquire)
+        self.hold.registered(self.cpu)
     }
 }
 

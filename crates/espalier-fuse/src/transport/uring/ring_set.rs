@@ -5,7 +5,7 @@ use super::hold::{HeldAnswer, Hold};
 use super::queue::Queue;
 use crate::transport::arena::Arena;
 use crate::transport::config::{HandedEntry, HandedRings};
-use crate::transport::cpu::{CpuProbe, CpusOn};
+use crate::transport::cpu::CpuProbe;
 use crate::transport::interrupt::InterruptTable;
 use espalier_sync::Mutex;
 use std::io;
@@ -53,31 +53,16 @@ impl RingSet {
         }
         // Requests wait from here on.
         let deadline = Instant::now() + limit;
-        self.hold.begin();
-        let closed = self.fill(&mut filler, &on).and_then(|()| {
+        self.hold.begin(&on.cpus);
+        let closed = filler.fill(&self.hold.missing()).and_then(|()| {
             // It ends when its requests are answered, so it is kept until then.
             *self.filler.lock() = Some(filler);
-            let is_all = |held: &[HeldAnswer]| {
-                let is_full = |queue: &Arc<Queue>| {
-                    !on.cpus.contains(&queue.cpu) || count(held, queue.cpu) >= queue.registered()
-                };
-                self.queues.iter().all(is_full) && interrupts.is_idle()
-            };
-            let is_closed = self.hold.close(deadline, is_all) && probe.cpus_on(self.queues.len())? == on;
+            let is_closed = self.hold.close(deadline, || interrupts.is_idle())
+                && probe.cpus_on(self.queues.len())? == on;
             let late = || io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long");
             is_closed.then_some(()).ok_or_else(late)
         });
         closed.inspect_err(|_| self.open())
-    }
-
-    /// Asks for as many requests as entries hold nothing.
-    fn fill(&self, filler: &mut Filler, on: &CpusOn) -> io::Result<()> {
-        let queues = self.queues.iter().filter(|queue| on.cpus.contains(&queue.cpu));
-        let wanted: Vec<_> = self.hold.with_held(|held| {
-            let empty = |queue: &Queue| queue.registered().saturating_sub(count(held, queue.cpu));
-            queues.map(|queue| (queue.cpu, empty(queue))).collect()
-        });
-        filler.fill(&wanted)
     }
 
     /// Has all that is held committed, and goes on.
@@ -115,8 +100,4 @@ impl RingSet {
         let copy = |descriptor: BorrowedFd<'_>| descriptor.try_clone_to_owned();
         Ok([copy(self.arena.memory())?, copy(lives)?])
     }
-}
-
-fn count(held: &[HeldAnswer], cpu: usize) -> usize {
-    held.iter().filter(|answer| answer.cpu == cpu).count()
 }
