@@ -85,16 +85,9 @@ fn restrict(
     if left != now {
         // A thread that might run on every CPU may run on CPUs that come online later, too.
         let everywhere = left == home && home.count() as usize >= online;
-        sched_setaffinity(Some(thread), &if everywhere { all() } else { left })?;
+        sched_setaffinity(Some(thread), &if everywhere { cpu::everywhere() } else { left })?;
     }
     Ok((left != home).then_some((home, left)))
-}
-
-/// Every CPU that there may ever be: of these the kernel takes those that exist and are allowed.
-fn all() -> CpuSet {
-    let mut set = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
-    set
 }
 
 /// A background thread, until this is dropped.

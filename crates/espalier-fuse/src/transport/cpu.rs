@@ -144,6 +144,18 @@ pub(super) fn pin(cpu: usize) {
     note_failure(stay_on(cpu));
 }
 
+/// Lets the calling thread run wherever this process may.
+pub(super) fn run_anywhere() {
+    stay_in(&everywhere());
+}
+
+/// Every CPU that there may ever be: of these the kernel takes those that exist and are allowed.
+pub(super) fn everywhere() -> CpuSet {
+    let mut set = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    set
+}
+
 fn stay_in(set: &CpuSet) {
     note_failure(sched_setaffinity(None, set).map_err(Into::into));
 }

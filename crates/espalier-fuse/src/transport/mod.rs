@@ -51,6 +51,7 @@ use guarded_handler::GuardedHandler;
 pub use handler::{Handler, Outcome, Request};
 use pause::PauseGate;
 use scheduling_class::LoadMonitor;
+pub use scheduling_class::leave_serving;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

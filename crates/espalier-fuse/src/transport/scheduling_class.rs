@@ -34,5 +34,20 @@ mod class;
 mod class_policy;
 mod monitor;
 
+use super::cpu;
 pub(super) use activity::QueueActivity;
+use class::SchedulingClass;
 pub(super) use monitor::{LoadMonitor, MonitoredQueue};
+
+/// Makes the calling thread an ordinary one that may run on all CPUs of this process. A thread that
+/// a serving thread starts inherits its scheduling class and its CPU, so a thread with other work
+/// begins with this.
+pub fn leave_serving() {
+    if !SchedulingClass::Ordinary.apply(0) {
+        tracing::debug!("a thread stays in its class: {}", std::io::Error::last_os_error());
+    }
+    cpu::run_anywhere();
+}
+
+#[cfg(test)]
+mod tests;

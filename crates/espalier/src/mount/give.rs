@@ -12,6 +12,7 @@ use super::clients::Clients;
 use crate::backing::Backing;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::Store;
+use espalier_fuse::transport::leave_serving;
 use espalier_fuse::{Mount, PausedMount};
 use espalier_storage::GatedDevice;
 use espalier_sync::Mutex;
@@ -98,6 +99,8 @@ impl Giver {
         let name = command.strip_prefix(REPLACE)?.to_owned();
         let giver = Arc::clone(self);
         let body = move || {
+            // It was started by the thread that served the command.
+            leave_serving();
             if let Err(error) = giver.give(&name) {
                 tracing::warn!("the mount is not handed over, and this server goes on: {error:#}");
             }
