@@ -203,7 +203,7 @@ impl Serving {
     pub fn pause(&self, limit: Duration, filler: Option<Filler>) -> io::Result<()> {
         let deadline = Instant::now() + limit;
         if !self.connection.pause.close(limit) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long"));
+            return Err(pause::requests_take_long());
         }
         let Some(OverRings { rings, .. }) = &self.over_rings else { return Ok(()) };
         let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "nothing fills the rings");
@@ -211,7 +211,12 @@ impl Serving {
             let rest = deadline.saturating_duration_since(Instant::now());
             rings.close(filler, &self.connection.interrupts, rest)
         });
-        closed.inspect_err(|_| self.connection.pause.open())
+        closed.map_err(|error| {
+            self.connection.pause.open();
+            // The threads are gone then, and no entry gets anything.
+            let ended = || io::Error::new(io::ErrorKind::NotConnected, "the mount has ended");
+            if self.connection.has_ended() { ended() } else { error }
+        })
     }
 
     /// The threads go on.

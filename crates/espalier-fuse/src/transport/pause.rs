@@ -142,6 +142,11 @@ impl Drop for Reader<'_> {
     }
 }
 
+/// The error of a pause that requests keep from beginning.
+pub(super) fn requests_take_long() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long")
+}
+
 /// Wakes a thread of this process from a system call that waits.
 fn signal(thread: libc::pid_t) {
     static HANDLED: Once = Once::new();

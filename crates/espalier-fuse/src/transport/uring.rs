@@ -45,7 +45,7 @@ use super::scheduling_class::{LoadMonitor, MonitoredQueue};
 use entry::{Entry, KernelSide};
 pub use filler::{Filler, make_requests};
 use hold::Hold;
-use queue::Queue;
+use queue::{Queue, Registration};
 pub(super) use ring_set::RingSet;
 use serve::{Start, serve};
 use std::io;
@@ -93,8 +93,9 @@ struct PreparedThread {
 enum Origin {
     /// It registers the entry, whose memory is made one piece first.
     New { gathered: bool },
-    /// It registers the entry when the connection is this process's.
-    Later,
+    /// It registers the entry when the connection is this process's: there was no request for it
+    /// before, since its CPU is off.
+    CpuOff,
     /// The entry holds an answer of another process.
     Answered,
 }
@@ -139,7 +140,7 @@ impl Rings {
         background: Option<ThreadLister>,
     ) -> io::Result<Self> {
         let arena = Arena::adopt(memory, handed.base, handed.entries.len(), payload_bytes)?;
-        let origin = |held: Option<u64>| held.map_or(Origin::Later, |_| Origin::Answered);
+        let origin = |held: Option<u64>| held.map_or(Origin::CpuOff, |_| Origin::Answered);
         let entries: Vec<_> =
             handed.entries.iter().map(|entry| (entry.cpu, origin(entry.commit_id))).collect();
         Self::of(arena, &entries, Hold::closed, background)
@@ -230,26 +231,29 @@ impl PreparedThread {
             let Ok(connection) = started.recv() else { return };
             let mut entry = Entry::new(ring, side, view, &queue);
             let begun = entry.attach(&connection).and_then(|()| match origin {
-                Origin::New { gathered } => entry.register(gathered),
-                Origin::Later | Origin::Answered => Ok(()),
+                Origin::New { gathered } => {
+                    if gathered {
+                        entry.gather();
+                    }
+                    Registration::make(&queue, || entry.register()).map(Some)
+                }
+                Origin::Answered => Ok(Some(Registration::adopt(&queue))),
+                Origin::CpuOff => Ok(None),
             });
-            if let Err(error) = begun {
-                return drop(report.send(Err(error)));
-            }
-            queue.add_registered();
+            let begun = begun.map_err(|error| drop(report.send(Err(error))));
+            let Ok(registration) = begun else { return };
             let _ = report.send(Ok(()));
-            let start = match origin {
-                Origin::Answered => Start::Answered,
-                Origin::New { .. } => Start::Registered,
-                Origin::Later => {
-                    queue.hold.wait_while_closed();
-                    if let Err(error) = entry.register(false) {
+            let registration = match registration {
+                Some(registration) => registration,
+                None => match Registration::make(&queue, || entry.register()) {
+                    Ok(registration) => registration,
+                    Err(error) => {
                         return tracing::error!(cpu = queue.cpu, %error, "a thread cannot serve the mount");
                     }
-                    Start::Registered
-                }
+                },
             };
-            serve(&connection, entry, placement, start);
+            let start = if matches!(origin, Origin::Answered) { Start::Answered } else { Start::Registered };
+            serve(&connection, entry, placement, start, registration);
         })?;
         made.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Self { start, registered, thread })

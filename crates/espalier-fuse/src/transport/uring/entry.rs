@@ -99,10 +99,7 @@ impl Entry {
     }
 
     /// Registers it.
-    pub(super) fn register(&mut self, gathered: bool) -> io::Result<()> {
-        if gathered {
-            self.gather();
-        }
+    pub(super) fn register(&mut self) -> io::Result<()> {
         let side = self.side();
         // The kernel reads these while the command is submitted; afterwards it knows them.
         let vectors = [
@@ -215,7 +212,7 @@ impl Entry {
     }
 
     /// Makes the memory behind the payload's window one piece.
-    fn gather(&mut self) {
+    pub(super) fn gather(&mut self) {
         if !self.gathered {
             self.view.gather();
             self.gathered = true;

@@ -13,6 +13,7 @@
 //! the next hold has begun meanwhile.
 
 use espalier_sync::{Condvar, Mutex};
+use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,28 @@ impl Hold {
         self.state.lock().change(cpu, |queue| queue.registered += 1);
     }
 
+    /// An entry of the queue of `cpu` is gone.
+    pub(super) fn remove_registered(&self, cpu: usize) {
+        let mut state = self.state.lock();
+        state.change(cpu, |queue| queue.registered -= 1);
+        if state.missing == 0 {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Calls `register`, which registers an entry of the queue of `cpu`, as soon as no answer is
+    /// held: an entry that came later would be empty when all is closed.
+    ///
+    /// # Errors
+    /// Those of `register`.
+    pub(super) fn register(&self, cpu: usize, register: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        self.opened.wait_while(&mut state, |_| self.stage.load(Ordering::Acquire) != OPEN);
+        register()?;
+        state.change(cpu, |queue| queue.registered += 1);
+        Ok(())
+    }
+
     /// How many entries of the queue of `cpu` are registered.
     pub(super) fn registered(&self, cpu: usize) -> usize {
         self.state.lock().queues[cpu].registered
@@ -130,8 +153,7 @@ impl Hold {
         self.opened.wait_while(&mut state, |state| state.opened == opened);
     }
 
-    /// The calling thread has got a request, or is about to register an entry: while all is closed
-    /// it waits.
+    /// The calling thread has got a request: while all is closed it waits.
     pub(super) fn wait_while_closed(&self) {
         if self.stage.load(Ordering::Acquire) == CLOSED {
             let mut state = self.state.lock();
@@ -156,6 +178,12 @@ impl Hold {
         let state = self.state.lock();
         let missing = state.queues.iter().map(QueueEntries::missing).enumerate();
         missing.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// A CPU of whose queue an answer is held, though it is none of those that are on.
+    pub(super) fn unexpected(&self) -> Option<usize> {
+        let state = self.state.lock();
+        state.queues.iter().position(|queue| !queue.has_to_fill && queue.held > 0)
     }
 
     /// Closes as soon as all is held that has to be and `is_idle`; false if that is not before

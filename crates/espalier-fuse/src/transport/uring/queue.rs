@@ -2,6 +2,7 @@
 
 use super::hold::Hold;
 use crate::transport::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
+use std::io;
 use std::sync::Arc;
 
 /// The threads of one CPU.
@@ -20,14 +21,51 @@ impl Queue {
         Self { cpu, activity: QueueActivity::default(), monitor, hold }
     }
 
-    /// A thread has registered its entry.
-    pub(super) fn add_registered(&self) {
-        self.hold.add_registered(self.cpu);
-    }
-
-    /// How many threads have registered their entries.
+    /// How many threads serve it, with an entry each.
     pub(super) fn registered(&self) -> usize {
         self.hold.registered(self.cpu)
+    }
+}
+
+/// That a thread serves a registered entry. When this is dropped the entry is gone, and its queue
+/// does not count it any more.
+pub(super) struct Registration {
+    /// `None`: the entry stays.
+    queue: Option<Arc<Queue>>,
+}
+
+impl Registration {
+    /// Calls `register` when no answer is held; it registers an entry of `queue`.
+    ///
+    /// # Errors
+    /// Those of `register`.
+    pub(super) fn make(queue: &Arc<Queue>, register: impl FnOnce() -> io::Result<()>) -> io::Result<Self> {
+        queue.hold.register(queue.cpu, register)?;
+        Ok(Self::of_other_thread(queue))
+    }
+
+    /// Of an entry of `queue` that another process has registered.
+    pub(super) fn adopt(queue: &Arc<Queue>) -> Self {
+        queue.hold.add_registered(queue.cpu);
+        Self::of_other_thread(queue)
+    }
+
+    /// Of an entry of `queue` that another thread has served, and leaves to this one.
+    pub(super) fn of_other_thread(queue: &Arc<Queue>) -> Self {
+        Self { queue: Some(Arc::clone(queue)) }
+    }
+
+    /// Another thread serves the entry now, or the connection has ended and with it all entries.
+    pub(super) fn leave(mut self) {
+        self.queue = None;
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            queue.hold.remove_registered(queue.cpu);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::transport::arena::Arena;
 use crate::transport::config::{HandedEntry, HandedRings};
 use crate::transport::cpu::CpuProbe;
 use crate::transport::interrupt::InterruptTable;
+use crate::transport::pause::requests_take_long;
 use espalier_sync::Mutex;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -57,12 +58,31 @@ impl RingSet {
         let closed = filler.fill(&self.hold.missing()).and_then(|()| {
             // It ends when its requests are answered, so it is kept until then.
             *self.filler.lock() = Some(filler);
-            let is_closed = self.hold.close(deadline, || interrupts.is_idle())
-                && probe.cpus_on(self.queues.len())? == on;
-            let late = || io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long");
-            is_closed.then_some(()).ok_or_else(late)
+            if !self.hold.close(deadline, || interrupts.is_idle()) {
+                return Err(self.lateness(interrupts));
+            }
+            if let Some(cpu) = self.hold.unexpected() {
+                let message = format!("CPU {cpu} has clients, and this server may not use it");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+            }
+            if probe.cpus_on(self.queues.len())? != on {
+                let message = "CPUs were turned on or off meanwhile";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            Ok(())
         });
         closed.inspect_err(|_| self.open())
+    }
+
+    /// Why not all is held.
+    fn lateness(&self, interrupts: &InterruptTable) -> io::Error {
+        match self.hold.missing().first() {
+            Some((cpu, count)) if interrupts.is_idle() => {
+                let message = format!("{count} entries of the ring of CPU {cpu} got no request");
+                io::Error::new(io::ErrorKind::TimedOut, message)
+            }
+            _ => requests_take_long(),
+        }
     }
 
     /// Has all that is held committed, and goes on.

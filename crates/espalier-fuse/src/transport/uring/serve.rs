@@ -1,7 +1,7 @@
 //! What a thread of a queue does: it serves what its entry is given, one request after the other.
 
 use super::entry::{Entry, KernelSide};
-use super::queue::Queue;
+use super::queue::{Queue, Registration};
 use crate::metrics::Recorder;
 use crate::transport::connection::Connection;
 use crate::transport::cpu::CpuPlacement;
@@ -22,12 +22,14 @@ pub(super) enum Start {
     Answered,
 }
 
-/// Serves what `entry` is given until the end, or until another thread has the entry.
+/// Serves what `entry` is given until the end, or until another thread has the entry, which is
+/// registered.
 pub(super) fn serve(
     connection: &Arc<Connection>,
     mut entry: Entry,
     mut placement: CpuPlacement,
     start: Start,
+    registration: Registration,
 ) {
     let queue = entry.queue();
     let worker = Arc::new(UringWorker {
@@ -51,7 +53,9 @@ pub(super) fn serve(
         match entry.wait() {
             Ok(()) => {}
             Err(error) => {
-                if !device::is_end(&error) {
+                if device::is_end(&error) {
+                    registration.leave();
+                } else {
                     tracing::error!(cpu = queue.cpu, %error, "a thread can no longer serve the mount");
                 }
                 return;
@@ -63,7 +67,7 @@ pub(super) fn serve(
             queue.monitor.wake();
         }
         let served = entry.serve(connection, &worker.slot, &recorder, arrival);
-        let Some((unique, outcome)) = served else { return };
+        let Some((unique, outcome)) = served else { return registration.leave() };
         if let Outcome::Reply(bytes) = outcome {
             placement.replied(bytes);
         }
@@ -98,7 +102,10 @@ impl Worker for UringWorker {
                 let entry = self.take_over(request);
                 drop(self);
                 match entry {
-                    Ok(Some(entry)) => serve(&connection, entry, placement, Start::Answered),
+                    Ok(Some(entry)) => {
+                        let registration = Registration::of_other_thread(&entry.queue());
+                        serve(&connection, entry, placement, Start::Answered, registration);
+                    }
                     Ok(None) => {}
                     Err(error) => {
                         tracing::warn!(%error, "a program that was killed has to wait for a while");

@@ -82,3 +82,46 @@ fn it_closes_when_queues_of_cpus_that_are_on_are_full_and_asks_the_rest_then() {
     assert!(hold.missing().is_empty());
     assert_eq!([0, 1, 2].map(|cpu| hold.registered(cpu)), [2, 1, 1]);
 }
+
+#[test]
+fn what_is_gone_is_not_waited_for_and_nothing_is_registered_while_answers_are_held() {
+    let hold = Hold::opened(2);
+    for cpu in [0, 0, 1] {
+        hold.register(cpu, || Ok(())).unwrap();
+    }
+    assert!(hold.register(1, || Err(std::io::ErrorKind::OutOfMemory.into())).is_err());
+    assert_eq!([0, 1].map(|cpu| hold.registered(cpu)), [2, 1]);
+    hold.begin(&[0]);
+    std::thread::scope(|scope| {
+        let hold = &hold;
+        scope.spawn(move || hold.pass(|| answer(0, 0)));
+        wait_for_held(hold, 1);
+        let closes = scope.spawn(move || hold.close(Instant::now() + FAR, || true));
+        let registers = scope.spawn(move || hold.register(1, || Ok(())));
+        hold.remove_registered(0);
+        assert!(closes.join().unwrap(), "the other entry of the queue is gone");
+        assert_eq!(hold.unexpected(), None);
+        assert_eq!((hold.registered(1), registers.is_finished()), (1, false));
+        hold.open();
+        registers.join().unwrap().unwrap();
+    });
+    assert_eq!([0, 1].map(|cpu| hold.registered(cpu)), [1, 2]);
+}
+
+#[test]
+fn an_answer_of_a_cpu_that_is_none_of_those_on_shows() {
+    let hold = Hold::opened(2);
+    (0..2).for_each(|cpu| hold.add_registered(cpu));
+    hold.begin(&[0]);
+    std::thread::scope(|scope| {
+        for cpu in 0..2 {
+            let hold = &hold;
+            scope.spawn(move || hold.pass(|| answer(cpu, cpu)));
+        }
+        wait_for_held(&hold, 2);
+        assert!(hold.close(Instant::now() + FAR, || true));
+        assert_eq!(hold.unexpected(), Some(1));
+        hold.open();
+    });
+    assert_eq!(hold.unexpected(), None);
+}
