@@ -156,7 +156,7 @@ impl Mount {
     /// Begins to serve a mount that was [taken over](Mount::take_over).
     pub fn begin(&self) {
         self.owned.store(true, Ordering::Release);
-        self.serving.resume();
+        handover::resume(&self.serving, &self.notifier);
     }
 
     /// Stops serving requests, for at most `limit` until it has stopped. Requests that come

@@ -18,8 +18,9 @@ use crate::dispatch::Dispatcher;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::Dialect;
+use crate::protocol::notify::Notification;
 use crate::transport::{Filler, HandedEntry, HandedRings, Kind, RequestMaker, Serving, Terms};
-use espalier_fs::{FileSystem, FsError, FsErrorKind, WireReader, WireWriter};
+use espalier_fs::{FileSystem, FsError, FsErrorKind, NodeId, WireReader, WireWriter};
 use espalier_sync::{Mutex, MutexGuard};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use std::io;
@@ -155,6 +156,16 @@ pub struct PausedMount<'a> {
     pub(super) _no_tick: Option<MutexGuard<'a, ()>>,
 }
 
+/// Has the threads of `serving` go on after a pause.
+pub(super) fn resume(serving: &Serving, notifier: &Notifier) {
+    serving.resume();
+    if serving.kind() == Kind::Uring {
+        // The answers that filled the rings say what the attributes of the root were when they were
+        // made. They may reach the kernel after answers to newer changes, and it would keep them.
+        notifier.notify([Notification::Inode { node: NodeId::ROOT.0, data: None }]);
+    }
+}
+
 impl PausedMount<'_> {
     /// Returns when no request is being served, and nothing is on its way to the kernel.
     ///
@@ -180,7 +191,7 @@ impl PausedMount<'_> {
                 Err(error) if error.kind() != io::ErrorKind::TimedOut || rest <= attempt => {
                     return Err(error);
                 }
-                Ok(()) | Err(_) => self.serving.resume(),
+                Ok(()) | Err(_) => resume(self.serving, self.notifier),
             }
         }
     }
@@ -223,7 +234,7 @@ impl PausedMount<'_> {
 
 impl Drop for PausedMount<'_> {
     fn drop(&mut self) {
-        self.serving.resume();
+        resume(self.serving, self.notifier);
         if let Some(prefetch) = self.prefetch {
             prefetch.resume();
         }

@@ -11,6 +11,7 @@
 
 use crate::transport::config::RequestMaker;
 use crate::transport::cpu;
+use rustix::fs::{AtFlags, StatxFlags};
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -86,8 +87,7 @@ pub fn make_requests() -> io::Result<()> {
                 let body = move || {
                     // On another CPU it would fill another queue.
                     if cpu::stay_on(cpu).is_ok() {
-                        // The answer does not matter.
-                        let _ = rustix::fs::fstatfs(root);
+                        request(root);
                     }
                 };
                 std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, body)?;
@@ -95,4 +95,11 @@ pub fn make_requests() -> io::Result<()> {
         }
         Ok(())
     })
+}
+
+/// Makes one request: the attributes of the root, whatever the kernel knows of them. To answer that
+/// takes nothing and changes nothing; what the answer says does not matter.
+fn request(root: &impl AsFd) {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let _ = rustix::fs::statx(root, "", flags, StatxFlags::BASIC_STATS);
 }
