@@ -11,6 +11,7 @@ mod fill;
 mod follower;
 mod give;
 mod io_uring;
+mod limits;
 mod opening;
 mod options;
 pub(crate) mod plan;
@@ -94,6 +95,7 @@ fn replace(args: &args::Mount, verbose: u8) -> Result<Exit> {
 
 /// Runs the server in the foreground; or in the background, and returns when the mount answers.
 fn start(plan: &Plan, foreground: bool, serve: fn(&Plan, &mut dyn Starter) -> Result<()>) -> Result<Exit> {
+    limits::raise_open_files();
     let log_level = plan.settings.log_level.unwrap_or_default();
     if foreground {
         logging::to_stderr(log_level);

@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{Place, espalier};
+use common::{Place, Ran, espalier, run};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -111,4 +112,32 @@ fn each_of_many_requests_is_answered_once() {
     }
     place.umount().ok();
     place.fsck().ok();
+}
+
+/// Mounts at `place`, from a shell with this limit (of `prlimit`).
+fn mount_with_limit(place: &Place, limit: &str, options: &str) -> Ran {
+    let mut command = Command::new("prlimit");
+    command.args([limit, env!("CARGO_BIN_EXE_espalier"), "mount", "-o", options]);
+    command.args([&place.image, &place.dir]).output().unwrap().into()
+}
+
+/// How many files a process may have open: softly, and at most.
+fn open_files_limits(process: i32) -> [u64; 2] {
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace();
+    std::array::from_fn(|_| words.next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn a_server_may_have_a_ring_for_each_thread_whatever_the_soft_limit() {
+    let place = Place::with_image("64M");
+    // Fewer than there are rings on two CPUs.
+    mount_with_limit(&place, "--nofile=32:4096", "transport=io_uring").ok();
+    assert_eq!(open_files_limits(place.server()), [4096, 4096]);
+    let mut replace = Command::new("prlimit");
+    replace.args(["--nofile=32:4096", env!("CARGO_BIN_EXE_espalier"), "mount", "--replace"]);
+    run(replace.arg(&place.dir));
+    assert_eq!(open_files_limits(place.server()), [4096, 4096]);
+    place.umount().ok();
 }
