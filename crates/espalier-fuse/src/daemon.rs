@@ -131,11 +131,14 @@ pub enum Termination {
 }
 
 /// The termination signals, kept from ending the process.
+///
+/// SIGXFSZ does not end it either: it is ignored.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
     /// Blocks the termination signals in this thread and all that it starts from now on. Call it
-    /// before starting any.
+    /// before starting any. What makes a file longer than the process may make one (`ulimit -f`)
+    /// fails with an error and not with a signal from now on.
     ///
     /// # Errors
     /// What the system says.
@@ -150,6 +153,8 @@ impl Signals {
             }
             (set, libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))
         };
+        // SAFETY: no handler is installed.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
         if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 

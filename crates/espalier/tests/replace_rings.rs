@@ -141,3 +141,16 @@ fn a_server_may_have_a_ring_for_each_thread_whatever_the_soft_limit() {
     assert_eq!(open_files_limits(place.server()), [4096, 4096]);
     place.umount().ok();
 }
+
+#[test]
+fn where_the_memory_of_rings_may_not_be_made_the_classic_device_serves() {
+    let place = Place::with_image("32M");
+    // As long as the image; the memory of the rings is one longer file.
+    mount_with_limit(&place, "--fsize=33554432", "transport=auto").ok();
+    fs::write(place.dir.join("f"), "written").unwrap();
+    let text = espalier(&["info".as_ref(), "--json".as_ref(), place.dir.as_os_str()]).ok();
+    let info: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(info["mount"]["transport"], "classic");
+    place.umount().ok();
+    place.fsck().ok();
+}
