@@ -19,6 +19,7 @@ use espalier_fs::{FileSystem, NodeId};
 use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// Most names in the root of which the kernel is told one by one.
@@ -37,7 +38,13 @@ impl State {
     /// True if the kernel knows nothing of it and cannot learn of it. The table is locked.
     fn is_unknown(&self) -> bool {
         // A request that is under way holds the volume.
-        Arc::strong_count(&self.volume) == 1 && self.volume.fs().statistics().nodes <= self.own_nodes
+        if Arc::strong_count(&self.volume) > 1 {
+            return false;
+        }
+        // What requests did before they let go of it is seen from here on: the count alone, which
+        // is read without order, does not say so.
+        fence(Ordering::Acquire);
+        self.volume.fs().statistics().nodes <= self.own_nodes
     }
 }
 
