@@ -24,9 +24,9 @@ pub use error::MountError;
 use espalier_fs::{FileSystem, NodeId, SurplusNode, WireReader};
 use espalier_sync::{Condvar, Mutex, MutexGuard};
 pub use forget_hook::ForgetHook;
-use handover::{Filled, Served};
+use handover::{FillerStarter, Served};
 pub use handover::{HandedMount, Handover, PausedMount};
-use kernel::Mounted;
+use kernel::{DeviceNumber, Mounted};
 pub use options::{ListAttributes, MountOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -75,8 +75,8 @@ pub struct Mount {
     ticker: Option<SyncTicker>,
     prefetch: Option<Arc<Prefetch>>,
     block: bool,
-    /// See [`kernel::connection_number`].
-    connection: Option<u32>,
+    /// `None` where the kernel's table of mounts does not show it.
+    device: Option<DeviceNumber>,
     /// Root only.
     control: Option<kernel::ControlFileSystem>,
     watcher: Mutex<Option<kernel::Watcher>>,
@@ -179,7 +179,7 @@ impl Mount {
             prefetch: self.prefetch.as_deref(),
             served,
             watcher: &self.watcher,
-            filled: Filled { maker: self.request_maker, point: &self.point, connection: self.connection },
+            filler: FillerStarter { maker: self.request_maker, point: &self.point, device: self.device },
             block: self.block,
             _no_tick: self.ticker.as_ref().map(SyncTicker::pause),
         };
@@ -254,7 +254,7 @@ impl Mount {
         watcher: Option<kernel::Watcher>,
     ) -> io::Result<Self> {
         Ok(Self {
-            connection: kernel::connection_number(&point),
+            device: DeviceNumber::of(&point),
             control: kernel::ControlFileSystem::mount().ok(),
             point,
             notifier: Arc::new(Notifier::start(serving.device()?)?),
@@ -317,7 +317,7 @@ impl Mount {
     /// How many requests the kernel holds, those that are being served included; `None` where this
     /// process may not see it.
     pub fn kernel_requests(&self) -> Option<u64> {
-        self.control.as_ref()?.waiting(self.connection?)
+        self.control.as_ref()?.waiting(self.device?)
     }
 
     /// The mount for a server of clients; `None` if `options` do not allow them, for a mount of
@@ -387,7 +387,7 @@ impl Mount {
         if self.serving.ended() {
             return Ok(());
         }
-        kernel::abort(&self.point, self.connection)
+        kernel::abort(&self.point, self.device)
     }
 
     /// Returns when the mount has ended and the last request is served.

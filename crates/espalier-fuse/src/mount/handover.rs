@@ -13,7 +13,7 @@
 //! counts only if none is on its way at its end; otherwise requests are served again, and it is
 //! tried anew.
 
-use super::kernel::Watcher;
+use super::kernel::{DeviceNumber, Watcher};
 use crate::dispatch::Dispatcher;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
@@ -112,16 +112,16 @@ fn decode_rings(state: &mut WireReader<'_>) -> Result<HandedRings, FsError> {
     Ok(HandedRings { base, entries: (0..count).map(entry).collect::<Result<_, FsError>>()? })
 }
 
-/// What is needed to have every entry of every ring get a request.
-pub(super) struct Filled<'a> {
+/// How a [`Filler`] is started, the process that has every entry of every ring get a request.
+pub(super) struct FillerStarter<'a> {
     pub(super) maker: Option<RequestMaker>,
     pub(super) point: &'a Path,
-    /// See [`super::kernel::connection_number`].
-    pub(super) connection: Option<u32>,
+    /// That of the mount, if it is known.
+    pub(super) device: Option<DeviceNumber>,
 }
 
-impl Filled<'_> {
-    /// Starts a process that makes requests.
+impl FillerStarter<'_> {
+    /// Starts the process, if the directory shows this mount: it is to make requests of no other.
     fn start(&self) -> io::Result<Filler> {
         let other = |message| io::Error::new(io::ErrorKind::Unsupported, message);
         let maker = self.maker.ok_or_else(|| other("this program cannot pause a mount over io_uring"))?;
@@ -130,8 +130,11 @@ impl Filled<'_> {
         let root = rustix::fs::open(self.point, flags, Mode::empty())?;
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(&root, "", flags, StatxFlags::INO)?;
-        if self.connection != Some(found.stx_dev_minor) {
-            return Err(other("its directory shows another file system"));
+        let found = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
+        match self.device {
+            Some(device) if device == found => {}
+            Some(_) => return Err(other("its directory shows another file system")),
+            None => return Err(other("the table of mounts did not show it when it was made")),
         }
         Filler::start(maker, root)
     }
@@ -150,7 +153,7 @@ pub struct PausedMount<'a> {
     pub(super) prefetch: Option<&'a Prefetch>,
     pub(super) served: &'a Served,
     pub(super) watcher: &'a Mutex<Option<Watcher>>,
-    pub(super) filled: Filled<'a>,
+    pub(super) filler: FillerStarter<'a>,
     pub(super) block: bool,
     /// Keeps the file system from being called every few seconds.
     pub(super) _no_tick: Option<MutexGuard<'a, ()>>,
@@ -180,7 +183,7 @@ impl PausedMount<'_> {
         let attempt = if over_rings { RINGS_ATTEMPT_LIMIT } else { ATTEMPT_LIMIT };
         loop {
             // While requests are served: to start a process takes longer than all the rest.
-            let filler = over_rings.then(|| self.filled.start()).transpose()?;
+            let filler = over_rings.then(|| self.filler.start()).transpose()?;
             let rest = deadline.saturating_duration_since(Instant::now());
             if !self.notifier.wait_until_idle(rest) || rest.is_zero() {
                 let message = "the kernel takes long to handle notifications";

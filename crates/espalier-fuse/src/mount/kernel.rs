@@ -315,34 +315,53 @@ pub(super) fn set_bdi_limits(point: &Path, options: &MountOptions) {
     }
 }
 
-/// The number of the connection of the mount at `point`, its name in the control file system of
-/// FUSE.
-pub(super) fn connection_number(point: &Path) -> Option<u32> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    // Blanks and the like are escaped in the table, and in nothing else.
-    let mut wanted = Vec::new();
-    for &byte in point.as_os_str().as_bytes() {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => wanted.extend(format!("\\{byte:03o}").into_bytes()),
-            _ => wanted.push(byte),
-        }
+/// The number of a mount's device: major and minor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DeviceNumber {
+    pub(super) major: u32,
+    pub(super) minor: u32,
+}
+
+impl DeviceNumber {
+    /// That of the mount at `point`; `None` if the kernel's table does not show it.
+    pub(super) fn of(point: &Path) -> Option<Self> {
+        Self::in_table(&std::fs::read("/proc/self/mountinfo").ok()?, point)
     }
-    // The last one is the topmost.
-    table.split(|byte| *byte == b'\n').rev().find_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
-        let device = std::str::from_utf8(fields.next()?).ok()?;
-        (fields.nth(1)? == wanted.as_slice()).then(|| device.split_once(':')?.1.parse().ok())?
-    })
+
+    /// The number of the connection, its name in the control file system of FUSE: the device as the
+    /// kernel writes it as one number.
+    pub(super) fn connection(self) -> u32 {
+        self.major << 20 | self.minor
+    }
+
+    fn in_table(table: &[u8], point: &Path) -> Option<Self> {
+        // Blanks and the like are escaped in the table, and in nothing else.
+        let mut wanted = Vec::new();
+        for &byte in point.as_os_str().as_bytes() {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\\' => wanted.extend(format!("\\{byte:03o}").into_bytes()),
+                _ => wanted.push(byte),
+            }
+        }
+        // The last one is the topmost.
+        let line = table.split(|byte| *byte == b'\n').rev().find_map(|line| {
+            let mut fields = line.split(|byte| *byte == b' ').skip(2);
+            let device = fields.next()?;
+            (fields.nth(1)? == wanted.as_slice()).then_some(device)
+        });
+        let (major, minor) = std::str::from_utf8(line?).ok()?.split_once(':')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
 }
 
 /// Ends a connection even if the mount is in use: all pending requests fail. It uses the control
 /// file system of FUSE, so it works also for a mount that is no longer in the tree. Root need not
 /// have the control file system mounted.
-pub(super) fn abort(point: &Path, connection: Option<u32>) -> io::Result<()> {
-    let Some(number) = connection else {
+pub(super) fn abort(point: &Path, device: Option<DeviceNumber>) -> io::Result<()> {
+    let Some(device) = device else {
         return Ok(rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)?);
     };
-    let leaf = format!("{number}/abort");
+    let leaf = format!("{}/abort", device.connection());
     if let Ok(mut file) = File::options().write(true).open(Path::new("/sys/fs/fuse/connections").join(&leaf))
     {
         return file.write_all(b"1");
@@ -366,10 +385,11 @@ impl ControlFileSystem {
         Ok(Self(root))
     }
 
-    /// How many requests the kernel holds for a connection.
-    pub(super) fn waiting(&self, connection: u32) -> Option<u64> {
+    /// How many requests the kernel holds for the connection of the mount with this device.
+    pub(super) fn waiting(&self, device: DeviceNumber) -> Option<u64> {
         // The kernel tells the same number to every read of a file that is open.
-        let mut file = self.open(&format!("{connection}/waiting"), OFlags::RDONLY).ok()?;
+        let leaf = format!("{}/waiting", device.connection());
+        let mut file = self.open(&leaf, OFlags::RDONLY).ok()?;
         let mut text = String::new();
         file.read_to_string(&mut text).ok()?;
         text.trim().parse().ok()
@@ -388,3 +408,6 @@ impl std::fmt::Debug for Mounted {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;
