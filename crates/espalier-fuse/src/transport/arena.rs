@@ -11,8 +11,7 @@
 //! The file has a slot for the payload of each entry, and after all of these a page for the headers
 //! of each. Pages that are never touched cost nothing.
 
-use super::mapping::{HUGE_PAGE_BYTES, Mapping, map_at, unmap};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use super::mapping::{HUGE_PAGE_BYTES, Mapping, map_at, memory_file, unmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -45,10 +44,8 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// Memory for so many entries with payloads of `payload_bytes` bytes, zeroed.
     pub(super) fn new(slots: usize, payload_bytes: usize) -> io::Result<Arc<Self>> {
-        let payload_bytes = payload_bytes.max(1).next_multiple_of(PAGE_BYTES);
         let length = length(slots, payload_bytes);
-        let memory = memfd_create("fuse-rings", MemfdFlags::CLOEXEC)?;
-        ftruncate(&memory, length as u64)?;
+        let memory = memory_file("fuse-rings", length)?;
         let fixed =
             (0..BASES).find_map(|number| map_at(FIRST_BASE + number * BASE_STEP, length, &memory).ok());
         let (start, mapped) = match fixed {
@@ -72,7 +69,6 @@ impl Arena {
         slots: usize,
         payload_bytes: usize,
     ) -> io::Result<Arc<Self>> {
-        let payload_bytes = payload_bytes.max(1).next_multiple_of(PAGE_BYTES);
         let length = length(slots, payload_bytes);
         // Of a shorter file the end could not be touched.
         if rustix::fs::fstat(&memory)?.st_size.cast_unsigned() != length as u64 {
@@ -94,7 +90,7 @@ impl Arena {
         slots: usize,
         payload_bytes: usize,
     ) -> Arc<Self> {
-        let slot_bytes = slot_bytes(payload_bytes);
+        let (payload_bytes, slot_bytes) = (whole_pages(payload_bytes), slot_bytes(payload_bytes));
         Arc::new(Self { memory, start, mapped, slots, slot_bytes, payload_bytes })
     }
 
@@ -150,8 +146,14 @@ impl Drop for Arena {
     }
 }
 
+/// The length of a payload in memory.
+fn whole_pages(payload_bytes: usize) -> usize {
+    payload_bytes.max(1).next_multiple_of(PAGE_BYTES)
+}
+
 /// How much lies from one slot to the next: if that is long, whole pieces.
 fn slot_bytes(payload_bytes: usize) -> usize {
+    let payload_bytes = whole_pages(payload_bytes);
     if payload_bytes < HUGE_PAGE_BYTES / 2 {
         payload_bytes
     } else {

@@ -1,12 +1,20 @@
 //! Files in memory, mapped: anywhere, or at a place of one's own.
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Length and alignment of memory that the system can keep as one piece.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A file in memory of `length` zeros; `name` is for people.
+pub(super) fn memory_file(name: &str, length: usize) -> io::Result<OwnedFd> {
+    let memory = memfd_create(name, MemfdFlags::CLOEXEC)?;
+    ftruncate(&memory, length as u64)?;
+    Ok(memory)
+}
 
 /// Memory at an address, which is a multiple of [`HUGE_PAGE_BYTES`] bytes.
 pub(super) struct Mapping {

@@ -5,8 +5,7 @@
 //! still uses what it came in.
 
 use super::arena::Arena;
-use super::mapping::{Mapping, show};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use super::mapping::{Mapping, memory_file, show};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -41,8 +40,7 @@ impl PayloadWindow {
     /// use the window. Another process finds what lay there at first.
     pub(super) fn renew(&mut self) -> io::Result<PayloadView> {
         let length = self.arena.slot_bytes();
-        let memory = memfd_create("fuse-payload", MemfdFlags::CLOEXEC)?;
-        ftruncate(&memory, length as u64)?;
+        let memory = memory_file("fuse-payload", length)?;
         let mapping = Mapping::new(&memory, 0, length)?;
         show(self.start, length, &memory, 0)?;
         Ok(PayloadView { mapping, length: self.len() })
