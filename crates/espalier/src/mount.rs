@@ -145,9 +145,13 @@ impl Starter for Foreground<'_> {
         true
     }
 
-    fn ready(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()> {
-        say!("{} is mounted at {}", self.plan.source.display(), self.plan.dir.display());
+    fn serves(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()> {
         self.service.ready(&self.plan.dir, fs)
+    }
+
+    fn ready(&mut self) -> std::io::Result<()> {
+        say!("{} is mounted at {}", self.plan.source.display(), self.plan.dir.display());
+        Ok(())
     }
 
     fn ending(&mut self) {
@@ -168,8 +172,11 @@ impl Starter for Background<'_> {
         self.report.as_ref().is_some_and(daemon::Report::is_awaited)
     }
 
-    fn ready(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()> {
-        self.service.ready(&self.plan.dir, fs)?;
+    fn serves(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()> {
+        self.service.ready(&self.plan.dir, fs)
+    }
+
+    fn ready(&mut self) -> std::io::Result<()> {
         self.report.take().map_or(Ok(()), daemon::Report::ready)
     }
 

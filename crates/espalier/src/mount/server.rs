@@ -11,7 +11,7 @@ use super::clients::Clients;
 use super::give::Giver;
 use super::opening::open_file_system;
 use super::plan::Plan;
-use super::take::{self, Taking};
+use super::take::{self, Taken, Taking};
 use super::{existing, fill, follower, io_uring};
 use crate::backing::Backing;
 use crate::image;
@@ -40,11 +40,17 @@ pub(crate) trait Starter {
     /// True while the command waits. A server whose command was interrupted gives up.
     fn waits(&self) -> bool;
 
-    /// The mount of `fs` answers.
+    /// The mount of `fs` answers, which the manager of services hears.
     ///
     /// # Errors
-    /// If the command does not wait any more, or the server cannot leave its terminal.
-    fn ready(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()>;
+    /// If no thread can be started.
+    fn serves(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()>;
+
+    /// The command can end.
+    ///
+    /// # Errors
+    /// If it does not wait any more, or the server cannot leave its terminal.
+    fn ready(&mut self) -> std::io::Result<()>;
 
     /// The mount is gone, and the server begins to end.
     fn ending(&mut self);
@@ -89,8 +95,7 @@ pub(crate) fn take_over(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
             if let (Some(endpoint), Some(address)) = (&mut endpoint, &plan.settings.metrics) {
                 endpoint.own(address);
             }
-            taken.say(plan);
-            server.run(mount, signals, endpoint, starter, Begun::TakenOver)
+            server.run(mount, signals, endpoint, starter, Begun::TakenOver(taken))
         }
         Err(error) => {
             taking.give_up(&format!("{error:#}"));
@@ -118,11 +123,10 @@ fn prepare<'a>(plan: &'a Plan, taking: &mut Taking) -> Result<(Server<'a>, Mount
 }
 
 /// How a server came to its mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begun {
     Mounted,
     /// Programs use it already.
-    TakenOver,
+    TakenOver(Taken),
 }
 
 /// How long a server that takes a mount over waits with a change.
@@ -224,8 +228,14 @@ impl<'a> Server<'a> {
             follower::start(plan, &self.backing, &mount, &self.shown)?;
         }
         memory::watch(plan.settings.store_memory() + plan.settings.name_memory())?;
-        let ready = starter.ready(fs);
-        if let (Err(error), Begun::TakenOver) = (&ready, begun) {
+        let ready = starter.serves(fs).and_then(|()| {
+            // It may wait for a while, so all else is there already.
+            if let Begun::TakenOver(taken) = &begun {
+                taken.say(plan);
+            }
+            starter.ready()
+        });
+        if let (Err(error), Begun::TakenOver(_)) = (&ready, &begun) {
             tracing::warn!(%error, "the command that replaced the server does not hear of it");
         } else if let Err(error) = ready {
             // The thread for signals holds the mount as well, so it does not end by being dropped.
