@@ -125,3 +125,44 @@ fn a_mount_is_paused_unless_requests_take_long_and_goes_on() {
         Image::new(64 << 20).embedded(|fs| paused_and_going_on(kind, fs));
     }
 }
+
+/// Set in the process that is shown a list of CPUs that is too short.
+const SHORT_LIST: &str = "ESPALIER_TEST_SHORT_LIST";
+
+/// As in a container that is shown one CPU and may run on all. No client fills an entry here, so it
+/// shows too that each request of the filler reaches the server.
+#[test]
+fn no_entry_stays_empty_where_the_list_of_cpus_is_too_short() {
+    if std::env::var_os(FILLER).is_some() || !kinds().contains(&Kind::Uring) {
+        return;
+    }
+    if std::env::var_os(SHORT_LIST).is_none() {
+        let list = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(list.path(), "0\n").unwrap();
+        let script = "mount --bind \"$1\" /sys/devices/system/cpu/online
+            exec \"$2\" --exact no_entry_stays_empty_where_the_list_of_cpus_is_too_short --nocapture";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-ec", script, "sh"]).arg(list.path());
+        command.arg(std::env::current_exe().unwrap()).env(SHORT_LIST, "1");
+        assert!(command.status().unwrap().success());
+        return;
+    }
+    Image::new(64 << 20).embedded(|fs| {
+        let directory = tempfile::tempdir().unwrap();
+        let _watchdog = common::Watchdog::watch(directory.path());
+        let options = MountOptions {
+            transport: Some(Kind::Uring),
+            request_maker: Some(request_maker),
+            ..MountOptions::default()
+        };
+        let mount = Mount::start(Arc::clone(fs), directory.path(), &options).unwrap();
+        let paused = mount.pause(LONG).unwrap();
+        let rings = paused.hand_over().unwrap().mount.rings.unwrap();
+        let may_run = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut entries = rings.entries.iter().filter(|entry| may_run.is_set(entry.cpu));
+        assert!(entries.all(|entry| entry.commit_id.is_some()), "{rings:?}");
+        drop(paused);
+        mount.unmount(true).unwrap();
+        mount.wait();
+    });
+}
