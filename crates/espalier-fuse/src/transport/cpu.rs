@@ -4,7 +4,6 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 
 /// How many CPUs the kernel may ever have; each has a queue of its own.
 pub(super) fn possible() -> usize {
@@ -53,8 +52,7 @@ pub(super) struct CpusOn {
 pub(super) struct CpuProbe {
     id: Pid,
     /// The thread ends when this is dropped.
-    sleeps: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _sleeps: Sender<()>,
 }
 
 impl CpuProbe {
@@ -69,9 +67,9 @@ impl CpuProbe {
             // An error: the other end is gone.
             let _ = wakes.recv();
         };
-        let thread = std::thread::Builder::new().name("fuse-probe".into()).spawn(body)?;
+        std::thread::Builder::new().name("fuse-probe".into()).spawn(body)?;
         let id = said.recv().map_err(io::Error::other)?;
-        Ok(Self { id, sleeps: Some(sleeps), thread: Some(thread) })
+        Ok(Self { id, _sleeps: sleeps })
     }
 
     /// Which CPUs are on, of the first `count` and those that the system lists.
@@ -98,19 +96,13 @@ impl CpuProbe {
                 on.forbidden = on.forbidden.or((!is_reachable).then_some(cpu));
             }
         }
+        // It is to end wherever there is room.
+        note_failure(sched_setaffinity(Some(self.id), &everywhere()).map_err(Into::into));
         Ok(on)
     }
 
     fn reaches(&self, cpu: usize) -> bool {
         only(cpu).is_some_and(|set| sched_setaffinity(Some(self.id), &set).is_ok())
-    }
-}
-
-impl Drop for CpuProbe {
-    fn drop(&mut self) {
-        drop(self.sleeps.take());
-        // It does nothing that could panic.
-        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

@@ -190,7 +190,7 @@ impl Hold {
     /// `deadline`.
     pub(super) fn close(&self, deadline: Instant, is_idle: impl Fn() -> bool) -> bool {
         let mut state = self.state.lock();
-        // To ask is not for nothing: it looks at each thread.
+        // `is_idle` looks at every thread, so it is asked only when all is held.
         while state.missing > 0 || !is_idle() {
             if Instant::now() >= deadline {
                 return false;
