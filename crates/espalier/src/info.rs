@@ -107,6 +107,12 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> R
             mount.display()
         ),
         Err(Errno::PERM) => bail!("only root and the user that mounted it may {what}"),
+        // What the kernel itself says, also if the user is the right one.
+        Err(Errno::ACCESS) => bail!(
+            "{} is for processes of the user and of the group that mounted it (it has no allow_other), and for \
+             those that may reach it; run the command with that group (setpriv --regid)",
+            mount.display()
+        ),
         // It died while it was asked.
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => bail!(has_died(mount)),
         length => length.with_context(|| format!("the server of {} does not answer", mount.display()))?,

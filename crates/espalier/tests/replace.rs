@@ -471,6 +471,13 @@ fn an_ordinary_user_replaces_the_server_of_an_own_mount_only() {
     // A mount by root turns the kernel's switch on.
     let other = Place::mounted("64M");
     other.umount().ok();
+    as_user(&[mount, option, rings, place.image.as_ref(), place.dir.as_ref()]).ok();
+    // The kernel lets in neither this process nor what would fill the rings of its server.
+    let mut other_group = Command::new("setpriv");
+    other_group.args(["--reuid", "nobody", "--regid", "daemon", "--clear-groups"]).arg(&program);
+    let refused = other_group.args(["mount", "--replace"]).arg(&place.dir).output().unwrap();
+    common::Ran::from(refused).refused(1, &["of the group that mounted it"]);
+    as_user(&[OsStr::new("umount"), place.dir.as_ref()]).ok();
     for options in [classic, auto, rings] {
         as_user(&[mount, option, options, place.image.as_ref(), place.dir.as_ref()]).ok();
         let writes = |text: &str| {
