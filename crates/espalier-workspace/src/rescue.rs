@@ -53,7 +53,7 @@ impl Workspace {
     /// path; that of before if it cannot be moved.
     pub(crate) fn keep_aside(&mut self, what: &Path, lock: &Lock) -> PathBuf {
         let id = &self.record.id;
-        let staging = self.record.staging.as_ref().map(|staging| self.home.absolute(&staging));
+        let staging = self.record.staging.as_ref().map(|staging| self.home.absolute(staging));
         let name = |number: usize| match &staging {
             Some(staging) => staging.with_file_name(format!(".espalier-kept-{id}-{number}")),
             None => self.home.dir().join(format!("kept-{id}-{number}")),
