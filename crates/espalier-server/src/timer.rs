@@ -26,7 +26,8 @@ impl Timer {
         let nanoseconds = wait.unwrap_or(0);
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec {
-            tv_sec: (nanoseconds / 1_000_000_000) as libc::time_t,
+            // The name of the type is deprecated for musl, and it has enough bits for these.
+            tv_sec: (nanoseconds / 1_000_000_000) as _,
             tv_nsec: (nanoseconds % 1_000_000_000) as libc::c_long,
         };
         let times = libc::itimerspec { it_interval: none, it_value: value };
