@@ -210,10 +210,6 @@ impl MonitoredQueue for Arc<ThreadPool> {
         self.lead.is_unsuited(&self.activity, self.idle.load(Ordering::SeqCst) == 0)
     }
 
-    fn may_lead(&self) -> bool {
-        true
-    }
-
     fn adapted(&self, is_hot: bool) {
         let ended = self.lead.set(is_hot);
         if is_hot {

@@ -239,8 +239,8 @@ impl System {
             Finding::advice(
                 WHAT,
                 "servers may not use SCHED_IDLE, so programs change CPUs with many calls",
-                "a line '* - nice 0' in /etc/security/limits.d makes mounts of users faster (a unit \
-                 of systemd: LimitNICE=20)",
+                "a line '* - nice 0' in /etc/security/limits.d makes mounts of users a little \
+                 faster (a unit of systemd: LimitNICE=20)",
             )
         }
     }

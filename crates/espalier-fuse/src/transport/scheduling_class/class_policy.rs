@@ -83,14 +83,14 @@ impl ClassPolicy {
     }
 
     /// A tick has passed, and `requests` have come in all. `unsuited` says whether its threads
-    /// should be ordinary for another reason, `stays` whether ordinary ones should stay so,
+    /// should be ordinary for another reason, `all_busy` whether every CPU has something to do,
     /// `wants_cpu` whether the thread that served last runs or waits for its CPU while its client
     /// does not.
     pub(super) fn tick(
         &mut self,
         requests: u64,
         unsuited: bool,
-        stays: impl FnOnce() -> bool,
+        all_busy: impl FnOnce() -> bool,
         wants_cpu: impl FnOnce() -> bool,
     ) {
         let new = requests.wrapping_sub(self.requests);
@@ -101,7 +101,7 @@ impl ClassPolicy {
         self.penalty_ticks_left = self.penalty_ticks_left.saturating_sub(1);
         match self.class {
             SchedulingClass::Ordinary
-                if self.cool_ticks == 0 && self.penalty_ticks_left == 0 && !unsuited && !stays() =>
+                if self.cool_ticks == 0 && self.penalty_ticks_left == 0 && !unsuited && !all_busy() =>
             {
                 self.class = SchedulingClass::Idle
             }

@@ -24,11 +24,6 @@ pub(in crate::transport) trait MonitoredQueue: Sync {
         false
     }
 
-    /// Whether it has a use for the ticks where its threads must stay ordinary.
-    fn may_lead(&self) -> bool {
-        false
-    }
-
     /// Its threads are in the class that was chosen for them after a tick. `is_hot`: many requests
     /// come, and there was no reason against that class but that every CPU has something to do.
     fn adapted(&self, _is_hot: bool) {}
@@ -81,19 +76,12 @@ impl LoadMonitor {
         self.changed.notify_one();
     }
 
-    /// Monitors `queues` until it is ended. Where threads may not leave `SCHED_IDLE` they stay
-    /// ordinary; then queues are told when they are hot, and if none has a use for that, this
-    /// returns at once.
+    /// Monitors `queues` until it is ended. Returns at once where threads may not leave
+    /// `SCHED_IDLE`.
     pub(in crate::transport) fn run(&self, queues: &[&dyn MonitoredQueue]) {
-        self.run_with(queues, may_leave_idle_class());
-    }
-
-    fn run_with(&self, queues: &[&dyn MonitoredQueue], may_leave_idle: bool) {
-        if !may_leave_idle {
+        if !may_leave_idle_class() {
             tracing::debug!("no right to leave SCHED_IDLE: clients may move between CPUs with every request");
-            if !queues.iter().any(|queue| queue.may_lead()) {
-                return;
-            }
+            return;
         }
         let _background = self.join_background();
         let activities: Vec<_> = queues.iter().map(|queue| queue.activity()).collect();
@@ -101,13 +89,12 @@ impl LoadMonitor {
         let mut busy = Vec::new();
         while self.wait_for_tick(&activities, &mut policies) {
             for (queue, policy) in queues.iter().zip(&mut policies) {
-                adapt(*queue, policy, || !may_leave_idle || are_all_cpus_busy(&activities));
+                adapt(*queue, policy, || are_all_cpus_busy(&activities));
             }
             let before = std::mem::take(&mut busy);
             let are_busy = queues.iter().zip(&policies).filter(|(_, policy)| policy.is_busy());
             busy.extend(are_busy.filter_map(|(queue, _)| queue.cpu()));
-            // Linux takes a CPU for free if it has threads in `SCHED_IDLE` only.
-            if may_leave_idle && busy != before {
+            if busy != before {
                 self.background.keep_off(&busy);
             }
             if policies.iter().all(ClassPolicy::is_at_rest) {
@@ -138,13 +125,12 @@ impl LoadMonitor {
     }
 }
 
-/// Puts the threads of a queue into the class that its policy chooses after a tick: ordinary ones
-/// stay so if `stays`.
-fn adapt(queue: &dyn MonitoredQueue, policy: &mut ClassPolicy, stays: impl FnOnce() -> bool) {
+/// Puts the threads of a queue into the class that its policy chooses after a tick.
+fn adapt(queue: &dyn MonitoredQueue, policy: &mut ClassPolicy, all_busy: impl FnOnce() -> bool) {
     let (class, penalty) = (policy.class(), policy.penalty_ticks_left());
     let activity = queue.activity();
     let unsuited = queue.is_unsuited();
-    policy.tick(activity.requests(), unsuited, stays, || activity.wants_cpu());
+    policy.tick(activity.requests(), unsuited, all_busy, || activity.wants_cpu());
     if policy.class() != class {
         activity.set_class(policy.class());
     }
@@ -214,49 +200,5 @@ mod tests {
             monitor.wake();
             monitor.end();
         });
-    }
-
-    /// A queue that gets requests in each tick, and ends its monitor when it is told of them.
-    struct Hot<'a> {
-        activity: &'a QueueActivity,
-        monitor: &'a LoadMonitor,
-    }
-
-    impl MonitoredQueue for Hot<'_> {
-        fn activity(&self) -> &QueueActivity {
-            self.activity
-        }
-
-        fn cpu(&self) -> Option<usize> {
-            Some(0)
-        }
-
-        fn is_unsuited(&self) -> bool {
-            let member = self.activity.join();
-            for _ in 0..100 {
-                member.count_request(0);
-            }
-            false
-        }
-
-        fn may_lead(&self) -> bool {
-            true
-        }
-
-        fn adapted(&self, is_hot: bool) {
-            if is_hot {
-                assert!(!self.activity.is_idle_class());
-                self.monitor.end();
-            }
-        }
-    }
-
-    #[test]
-    fn where_threads_stay_ordinary_a_hot_queue_learns_that_it_is() {
-        let (activity, monitor) = (QueueActivity::default(), LoadMonitor::default());
-        monitor.wake();
-        monitor.run_with(&[&Hot { activity: &activity, monitor: &monitor }], false);
-        // Nothing to do for a queue that has no use for it.
-        LoadMonitor::default().run_with(&[&Alone(&activity)], false);
     }
 }
