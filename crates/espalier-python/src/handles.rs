@@ -5,13 +5,13 @@ use espalier_tree::{
     Change, Changes as TreeChanges, Diff as TreeDiff, Entry as TreeEntry, File as TreeFile, Result,
     Walk as TreeWalk, Watch as TreeWatch,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 /// Entries that are taken from a walk while other Python threads may run.
@@ -202,18 +202,35 @@ impl Watch {
     }
 
     fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed)
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Waits until something is changed, the time is over, the watch is closed, or a handler of a
     /// signal raises, which `raised_by_signal` gets.
     fn told(&self, limit: Duration, raised_by_signal: &mut Option<PyErr>) -> PyResult<TreeChanges> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = watched.told(self, limit, raised_by_signal);
-        if self.is_closed() {
+        let found = {
+            let mut watched = match self.watched.try_lock() {
+                Ok(watched) => watched,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                // It may be one of this thread, if this is called from the handler of a signal, and
+                // then it ends when the handler does.
+                Err(TryLockError::WouldBlock) => {
+                    return Err(PyRuntimeError::new_err("another call waits for this watch already"));
+                }
+            };
+            watched.told(self, limit, raised_by_signal)
+        };
+        self.let_go_if_closed();
+        found
+    }
+
+    /// Gives back what a closed watch holds, unless a wait is under way: that does it at its end.
+    fn let_go_if_closed(&self) {
+        if self.is_closed()
+            && let Ok(mut watched) = self.watched.try_lock()
+        {
             *watched = Watched { watch: None, untold: None };
         }
-        found
     }
 }
 
@@ -236,12 +253,17 @@ impl Watched {
             Some(untold) => untold,
             None => watch.wait_while(limit, &mut goes_on).map_err(raised)?,
         };
-        *of.position.lock().unwrap_or_else(PoisonError::into_inner) = watch.position().to_vec();
+        let position = watch.position().to_vec();
         match found.everything || !found.paths.is_empty() {
-            true if raised_by_signal.is_some() => self.untold = Some(found.clone()),
+            // A position behind what was not told would have it left out.
+            true if raised_by_signal.is_some() => {
+                self.untold = Some(found.clone());
+                return Ok(found);
+            }
             false if of.is_closed() => return Err(ended()),
             _ => {}
         }
+        *of.position.lock().unwrap_or_else(PoisonError::into_inner) = position;
         Ok(found)
     }
 }
@@ -249,7 +271,7 @@ impl Watched {
 #[pymethods]
 impl Watch {
     /// Waits up to `timeout` seconds, or without end, for a change, or for a signal whose handler
-    /// raises.
+    /// raises. One call at a time: another one, of the handler of a signal too, raises RuntimeError.
     fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Changes<'py>> {
         let limit = timeout.map_or(Ok(Duration::MAX), duration)?;
         let mut raised_by_signal = None;
@@ -268,13 +290,7 @@ impl Watch {
 
     /// Ends the watch, and a wait of another thread.
     fn close(&self, py: Python<'_>) {
-        self.is_closed.store(true, Ordering::Relaxed);
-        py.detach(|| {
-            // Else the wait that is under way does it at its end. It may be one of this thread, if
-            // this is called from the handler of a signal.
-            if let Ok(mut watched) = self.watched.try_lock() {
-                *watched = Watched { watch: None, untold: None };
-            }
-        });
+        self.is_closed.store(true, Ordering::SeqCst);
+        py.detach(|| self.let_go_if_closed());
     }
 }

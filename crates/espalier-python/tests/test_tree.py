@@ -399,6 +399,16 @@ def test_a_signal_ends_a_wait_and_loses_no_change(tree: Tree) -> None:
                 watch.wait()
             assert watch.wait().paths == ["told-later"]
             assert watch.wait(0).paths == []
+
+            def wait_again(*_: object) -> None:
+                with pytest.raises(RuntimeError):
+                    watch.wait(0)
+                raise Interrupted
+
+            signal.signal(signal.SIGALRM, wait_again)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            with pytest.raises(Interrupted):
+                watch.wait()
             signal.signal(signal.SIGALRM, lambda *_: watch.close())
             signal.setitimer(signal.ITIMER_REAL, 0.01)
             with pytest.raises(ValueError):

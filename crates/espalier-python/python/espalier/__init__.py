@@ -90,7 +90,11 @@ class Watch:
         return self._watch.position
 
     def wait(self, timeout: Optional[float] = None) -> Changes:
-        """Waits until something is changed, and says what; no paths after `timeout` seconds."""
+        """Waits until something is changed, and says what; no paths after `timeout` seconds.
+
+        Raises `RuntimeError` while another call waits, also to the handler of a signal that comes
+        during the wait.
+        """
         return Changes(*self._watch.wait(timeout))
 
     def __iter__(self) -> Watch:
