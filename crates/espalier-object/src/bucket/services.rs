@@ -87,6 +87,12 @@ fn google_with(
     Ok(Arc::new(builder.build().map_err(failure)?))
 }
 
+/// Whether a variable of the environment says yes, in the words that the library takes.
+#[cfg(feature = "azure")]
+fn is_yes(word: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].iter().any(|yes| word.eq_ignore_ascii_case(yes))
+}
+
 #[cfg(feature = "azure")]
 fn azure(location: &Location) -> Result<Arc<dyn ObjectStore>, Failure> {
     azure_with(object_store::azure::MicrosoftAzureBuilder::from_env(), location)
@@ -109,7 +115,7 @@ fn azure_with(
         builder = builder.with_account(account);
     }
     let is_named = builder.get_config_value(&AzureConfigKey::AccountName).is_some();
-    let is_emulator = builder.get_config_value(&AzureConfigKey::UseEmulator).is_some_and(|on| on == "true");
+    let is_emulator = builder.get_config_value(&AzureConfigKey::UseEmulator).is_some_and(|on| is_yes(&on));
     if !is_named && !is_emulator {
         let message =
             "name the storage account, by ?account=NAME or in the environment (AZURE_STORAGE_ACCOUNT_NAME)";

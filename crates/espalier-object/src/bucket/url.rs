@@ -70,13 +70,21 @@ impl Location {
 
     /// A text that is no location as it may be shown: without what may be a secret in it.
     pub fn without_secrets(text: &str) -> String {
-        let text = text.split(['?', '#']).next().unwrap_or_default();
-        match text.split_once("://") {
-            Some((scheme, rest)) => {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return text.split(['?', '#']).next().unwrap_or_default().to_owned();
+        };
+        match (rest.contains('@'), rest.split_once(['?', '#'])) {
+            // A password may have any of these characters, so nothing tells where it ends.
+            (true, Some(_)) => format!("{scheme}://..."),
+            (true, None) => {
                 let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
                 format!("{scheme}://{place}")
             }
-            None => text.to_owned(),
+            // No bucket and no host of a service has a colon.
+            (false, _) if rest.split('/').next().is_some_and(|first| first.contains(':')) => {
+                format!("{scheme}://...")
+            }
+            (false, query) => format!("{scheme}://{}", query.map_or(rest, |(place, _)| place)),
         }
     }
 
@@ -114,6 +122,11 @@ impl Location {
                 Ok(Self::Azure { container, prefix, account, endpoint })
             }
             "https" => {
+                let is_host = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+                // What is no host may be the beginning of a password.
+                if first.is_empty() || place.contains('@') || !first.chars().all(is_host) {
+                    return Err(wrong("https://HOST/PATH with the host of a service, and without a password"));
+                }
                 let [] = parameters(query, [], "AWS_ACCESS_KEY_ID, AZURE_STORAGE_SAS_TOKEN")?;
                 let text = hosts::with_scheme(first, &prefix).map_err(wrong)?;
                 Self::parse(&text)

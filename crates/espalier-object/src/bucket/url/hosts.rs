@@ -61,8 +61,6 @@ fn azure(host: &str, path: &str) -> Option<String> {
 }
 
 fn unknown(host: &str) -> String {
-    // What stands before an @ may be a secret.
-    let host = host.rsplit('@').next().unwrap_or_default();
     format!(
         "{host} is no known host of an object store; write s3://BUCKET/PREFIX?endpoint=https://HOST if it speaks S3"
     )

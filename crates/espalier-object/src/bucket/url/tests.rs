@@ -74,8 +74,11 @@ fn what_is_no_location_or_has_a_secret_is_refused() {
         ("az://container/p?sv=2024&sig=secret", "AZURE_STORAGE_ACCOUNT_KEY"),
         ("az://container/p?account=a/b", "account is a name"),
         ("https://example.org/bucket/p", "s3://BUCKET/PREFIX?endpoint=https://HOST"),
-        ("https://key:secret@example.org/bucket", "example.org is no known host"),
-        ("https://key:secret@name.blob.core.windows.net/container", "account is a name"),
+        ("https://example.org/bucket", "example.org is no known host"),
+        ("https://key:secret@example.org/bucket", "without a password"),
+        ("https://KEY:secret/more@bucket.s3.amazonaws.com/p", "without a password"),
+        ("https://KEY:secret", "without a password"),
+        ("https://key:secret@name.blob.core.windows.net/container", "without a password"),
         ("https://name.blob.core.windows.net/container/p?sig=secret", "AZURE_STORAGE_SAS_TOKEN"),
         ("https://name.blob.core.windows.net", "BUCKET"),
         ("https://ec2.amazonaws.com/bucket", "no known host"),
@@ -95,7 +98,11 @@ fn what_is_shown_of_a_bad_location_has_no_secret() {
         ("az://container/p?sig=secret", "az://container/p"),
         ("gs://bucket/p#secret", "gs://bucket/p"),
         ("secret", "secret"),
-        ("s3://a:b@c:secret@bucket/p?x", "s3://bucket/p"),
+        ("s3://a:b@c:secret@bucket/p", "s3://bucket/p"),
+        ("s3://a:b@c:secret@bucket/p?x", "s3://..."),
+        ("s3://key:sec?secret@bucket/p", "s3://..."),
+        ("az://c/p?sig=a@secret", "az://..."),
+        ("https://KEY:secret/more", "https://..."),
     ] {
         assert_eq!(Location::without_secrets(text), shown);
     }
