@@ -125,7 +125,9 @@ impl Location {
                 let is_host = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
                 // What is no host may be the beginning of a password.
                 if first.is_empty() || place.contains('@') || !first.chars().all(is_host) {
-                    return Err(wrong("https://HOST/PATH with the host of a service, and without a password"));
+                    return Err(wrong(
+                        "https://HOST/PATH with the host of a service, and without a password",
+                    ));
                 }
                 let [] = parameters(query, [], "AWS_ACCESS_KEY_ID, AZURE_STORAGE_SAS_TOKEN")?;
                 let text = hosts::with_scheme(first, &prefix).map_err(wrong)?;
