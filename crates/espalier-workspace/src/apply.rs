@@ -1,16 +1,17 @@
 //! Bringing the changes of a workspace into its original, or into another directory.
 
-use crate::entry::{Kind, Trust};
+use crate::entry::Kind;
 use crate::error::{AtPath, Error, Result};
 use crate::file_names::FileNames;
 use crate::merge;
 use crate::pinned::Pinned;
 use crate::plan::{Plan, Sides};
 use crate::record::now;
+use crate::rescue::{Unseen, changed_in, directories_that_go};
 use crate::stage::{Stage, parts};
 use crate::three_way::Decision;
 use crate::trees::{Change, Step, Trees};
-use crate::workspace::{Lock, Workspace, all_changed_paths};
+use crate::workspace::{Lock, Workspace};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -120,12 +121,20 @@ impl Apply<'_> {
         let names = FileNames::kept(&plan.present);
         let time = Some(SystemTime::now());
         let steps = staging.named(Stage::make(trees, &plan, &frozen, staging.path(), time, names))?;
+        let left = match self.prefer {
+            Prefer::Workspace => Vec::new(),
+            Prefer::Neither | Prefer::Target => directories_that_go(&steps, &base),
+        };
+        let unseen = Unseen::note(scratch, &left)?;
         into.named(staging.named(trees.rename_all(staging.path(), into.path(), &steps)))?;
-        if self.prefer != Prefer::Workspace
-            && let Err(why) = staging.named(check_what_left(trees, &steps, &sides, staging.path()))
-        {
+        let looked = match staging.named(changed_in(trees, &left, &base, staging.path())) {
+            Ok(Some(path)) => Err(Error::Meanwhile(target.join(path))),
+            looked => looked.map(drop),
+        };
+        if let Err(why) = looked {
             return Err(workspace.take_back((trees, lock), &steps, (&staging, target, &into), why));
         }
+        unseen.forget()?;
         announce(&steps, into.path());
         self.advance_base(trees, (workspace, lock), &sides, &wanted)?;
         workspace.record.applied = Some(now());
@@ -174,35 +183,6 @@ impl Plan {
         });
         done.collect()
     }
-}
-
-/// Directories that went are compared with the base once more.
-///
-/// # Errors
-/// [`Error::Meanwhile`] if something was changed in them while the trees were compared; of the
-/// system.
-fn check_what_left(trees: &dyn Trees, steps: &[Step], sides: &Sides<'_>, staged: &Path) -> Result<()> {
-    for step in steps {
-        let (place, name) = parts(step);
-        let (old, gone) = (sides.base.join(place), staged.join(name));
-        let left = matches!(step, Step::Leave { .. } | Step::Exchange { .. });
-        let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
-        if !left || !is_directory(&old) || !is_directory(&gone) {
-            continue;
-        }
-        for (below, _) in all_changed_paths(trees, &old, &gone)? {
-            let same = match (crate::entry::read(&old, &below)?, crate::entry::read(&gone, &below)?) {
-                (Some(old), Some(gone)) => old.is_like(&gone, Trust::Times)?,
-                // The target had removed it, too.
-                (_, None) => true,
-                (None, Some(_)) => false,
-            };
-            if !same {
-                return Err(Error::Meanwhile(sides.target.join(place).join(below)));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Programs that watch the target hear of each file as if it had been written. A hint: where it

@@ -90,7 +90,7 @@ impl Workspace {
         if !self.is_own(&tree) {
             // Something else was at the place in that moment.
             let back = renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE);
-            return Err(self.not_own(back, &tree, &lock));
+            return Err(self.not_own(back, &tree));
         }
         (self.record.top, self.record.undoing) = (Some(top), None);
         self.store(&lock)?;

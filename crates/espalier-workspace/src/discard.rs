@@ -50,7 +50,7 @@ impl Workspace {
         if !self.is_own(&gone) {
             // Something else was at the place in that moment.
             let back = renameat_with(CWD, &gone, CWD, self.place(), RenameFlags::NOREPLACE);
-            return Err(self.not_own(back, &gone, &lock));
+            return Err(self.not_own(back, &gone));
         }
         self.remove_data(trees, lock)?;
         // What stays of it is forgotten by the next `git worktree prune`, as after `rm -rf`.

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 /// What is known of a workspace that cannot be found is kept for so long, in seconds: it may have
 /// been moved to where it is not looked for.
 const MISSING_KEPT_SECONDS: u64 = 7 * 24 * 3600;
+/// Why what is known of a workspace is kept whose copy no lookup may take for it.
+const COPY: &str = "a copy of it is at its place, in a directory that others may write; a command that is given \
+                    the path takes the copy for the workspace";
 /// What is being made is taken for left behind after so many seconds.
 const NEW_KEPT_SECONDS: u64 = 3600;
 
@@ -217,9 +220,14 @@ fn collect_missing(
         let kept = Some(workspace.interrupted().to_string());
         return Ok(Some(Collected { name, path, reason: Reason::Leftover, kept }));
     }
-    let discarded = dir.join(DISCARDED).symlink_metadata().is_ok();
+    // What a discard moved and is not the workspace is none of its data.
+    let discarded = workspace.is_own(&dir.join(DISCARDED));
     // Made, but never moved to its place.
     let unfinished = dir.join("tree").symlink_metadata().is_ok();
+    if !discarded && !unfinished && !collect.missing && workspace.is_copy_at_its_place() {
+        let kept = Some(COPY.to_owned());
+        return Ok(Some(Collected { name, path, reason: Reason::Leftover, kept }));
+    }
     let since = match &lock {
         Some(lock) => workspace.note_missing(lock)?,
         None => workspace.record.missing.unwrap_or(now()),
@@ -229,6 +237,7 @@ fn collect_missing(
         return Ok(None);
     }
     if let Some(lock) = lock {
+        workspace.keep_doubtful(trees)?;
         workspace.remove_staging(trees, &lock)?;
         workspace.remove_data(trees, lock)?;
     }
@@ -250,7 +259,8 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
             continue;
         }
         // What was discarded is not wanted any more, unless a command removes it, the lock already;
-        // the rest may be about to be made.
+        // the rest may be about to be made. That it is the workspace was looked at before the data
+        // got this name.
         let discarded = new && path.join("lock").exists() && path.join(DISCARDED).exists();
         if !discarded && !old() {
             continue;

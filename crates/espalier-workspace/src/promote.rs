@@ -52,7 +52,8 @@ impl Workspace {
         renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE).at(&original)?;
         if !self.is_own(&original) {
             // Something else was at the place in that moment.
-            renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE).at(&original)?;
+            renameat_with(CWD, &place, CWD, &original, RenameFlags::EXCHANGE)
+                .map_err(|_| self.interrupted())?;
             (self.record.promoting, self.record.promoting_numbers) = (false, None);
             self.store(&lock)?;
             return Err(Error::Gone(self.record.name.clone()));

@@ -5,7 +5,7 @@ use crate::home::Home;
 use crate::names::{check_name, taken};
 use crate::parallel;
 use crate::record::{Record, now};
-use crate::workspace::{Lock, Workspace, identifier};
+use crate::workspace::{Lock, Workspace, attribute, identifier};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -184,17 +184,25 @@ impl Registry {
         {
             return Err(known.interrupted());
         }
-        match self.at_path(Path::new(name))? {
+        // What can be a name may have been meant so, though it leads somewhere from here, too.
+        let is_path = name.to_str().is_none_or(|name| check_name(name).is_err());
+        match self.at_path(Path::new(name), is_path)? {
             Some(found) => Ok(found),
             None => Err(Error::NotFound { name: name.to_string_lossy().into_owned(), at: self.at.clone() }),
         }
     }
 
-    /// The workspace that a path lies in.
-    fn at_path(&self, path: &Path) -> Result<Option<Workspace>> {
+    /// The workspace that a path lies in. A copy of it at its place becomes the workspace if the
+    /// path leads to the copy, and the user has `named` it so.
+    fn at_path(&self, path: &Path, named: bool) -> Result<Option<Workspace>> {
         let Ok(path) = path.canonicalize() else { return Ok(None) };
         for dir in path.ancestors() {
-            let Some(id) = identifier(dir) else { continue };
+            let Some((id, number)) = attribute(dir) else { continue };
+            let is_own = dir.symlink_metadata().is_ok_and(|found| found.ino() == number);
+            let may_adopt = named && dir == path;
+            if !is_own && !may_adopt {
+                continue;
+            }
             // A copy of the whole file system has the same identifiers, and other places.
             let mut known = self.present.iter().filter(|known| known.record.id == id);
             if let Some(known) = known.find(|known| is_same(&known.place(), dir)) {
@@ -206,13 +214,21 @@ impl Registry {
                 {
                     let mut workspace = Workspace { home, record };
                     if !workspace.is_present()? {
-                        if workspace.record.promoting {
+                        if workspace.record.promoting && is_own {
                             return Err(workspace.interrupted());
                         }
-                        if !workspace.is_own(dir) {
-                            continue;
+                        if workspace.is_own(dir) {
+                            workspace.note_place(dir)?;
+                        } else {
+                            let is_copy = may_adopt && is_same(&workspace.place(), dir);
+                            // It may lie near under another name: then this is a copy only.
+                            if !is_copy || self.has(&id) || Self::around(dir)?.has(&id) {
+                                continue;
+                            }
+                            if !workspace.adopt()? {
+                                continue;
+                            }
                         }
-                        workspace.note_place(dir)?;
                     }
                     if is_same(&workspace.place(), dir) {
                         return Ok(Some(workspace));

@@ -15,6 +15,7 @@ use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace};
 use espalier_fuse::control::TreeBytes;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -22,6 +23,8 @@ use std::path::{Path, PathBuf};
 
 /// The name in the directory of a target, or in the scratch directory.
 const STAGED: &str = "staged";
+/// So many names are tried in a target.
+const MAX_STAGED: usize = 100;
 
 /// An empty directory for what is staged.
 #[derive(Debug)]
@@ -35,6 +38,11 @@ impl Staging {
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The directory around it, if that is one in the target.
+    pub(crate) fn in_target(&self) -> Option<&Pinned> {
+        self.in_target.as_ref()
     }
 
     /// A path in it that says something to people.
@@ -73,22 +81,50 @@ impl Workspace {
             false => None,
         };
         let path = in_target.as_ref().map_or(scratch, Pinned::path).join(STAGED);
-        std::fs::create_dir(&path).at(&path)?;
+        // It may be kept in the target, in place of the directory around it.
+        DirBuilder::new().mode(0o700).create(&path).at(&path)?;
         Ok(Staging { path, in_target })
+    }
+
+    /// What a command that did not end has staged; `None` if it is not where it was.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn left_staging(&self) -> Result<Option<Staging>> {
+        let in_target = match &self.record.staging {
+            None => None,
+            Some(staging) => match Pinned::open(&self.home.absolute(staging)) {
+                Ok(dir) if is_staging(&dir, self.record.staging_number)? => Some(dir),
+                Ok(_) => return Ok(None),
+                Err(Error::Io { source, .. }) if is_nothing(&source) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let path = in_target.as_ref().map_or(self.scratch_dir(), |dir| dir.path().to_owned()).join(STAGED);
+        Ok(path.symlink_metadata().is_ok().then_some(Staging { path, in_target }))
     }
 
     /// Makes a directory in `target`, which is open as `into`.
     fn staging_in(&mut self, target: &Path, into: &Pinned, scratch: &Path, lock: &Lock) -> Result<Pinned> {
-        let (made, name) = (scratch.join("in-target"), format!(".espalier-{}", self.record.id));
+        let made = scratch.join("in-target");
         DirBuilder::new().mode(0o700).create(&made).at(&made)?;
-        let place = target.join(&name);
-        let dir = Pinned::open(&made)?.called(&place);
-        // Before it is there: so it does not stay, whatever happens.
-        self.record.staging = Some(self.home.relative(&place));
+        let mut dir = Pinned::open(&made)?;
         self.record.staging_number = Some(Top::of(dir.path())?.number);
-        self.store(lock)?;
-        renameat_with(CWD, &made, CWD, into.path().join(&name), RenameFlags::NOREPLACE).at(&place)?;
-        Ok(dir)
+        let first = format!(".espalier-{}", self.record.id);
+        let others = (2..MAX_STAGED).map(|number| format!("{first}-{number}"));
+        // No command removes what has such a name already.
+        for name in std::iter::once(first.clone()).chain(others) {
+            let place = target.join(&name);
+            dir = dir.called(&place);
+            // Before it is there: so it does not stay, whatever happens.
+            self.record.staging = Some(self.home.relative(&place));
+            self.store(lock)?;
+            match renameat_with(CWD, &made, CWD, into.path().join(&name), RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => {}
+                done => return done.at(&place).map(|()| dir),
+            }
+        }
+        Err(Error::io(&target.join(first), Errno::EXIST))
     }
 
     /// Removes what a command has staged in a target.

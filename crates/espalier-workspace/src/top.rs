@@ -3,9 +3,10 @@
 //!
 //! A user with the right to write the directory above can move the workspace away, and put a
 //! directory there whose attribute says the same. The record lies where no other user can write,
-//! and no directory gets a number that another one has or had. So a command compares the number
-//! before it acts, and goes on whatever the owner is, which only root can change. The owner counts
-//! where numbers say nothing, because everything was copied.
+//! and no directory gets a number that another one has or had; but `espalier snapshot restore`
+//! gives what it restores the number of the directory that it replaces, of the same owner. So a
+//! command compares the number before it acts, and goes on whatever the owner is, which only root
+//! can change. The owner counts where numbers say nothing, because everything was copied.
 
 use crate::error::{Error, Result};
 use crate::home::way_down;
@@ -18,6 +19,8 @@ use std::path::Path;
 
 /// Bits of a mode that let users other than the owner write.
 const WRITTEN_BY_OTHERS: u32 = 0o022;
+/// The bit of a directory's mode that keeps these users from moving entries of others.
+const STICKY: u32 = 0o1000;
 
 impl Workspace {
     /// True if a directory is this workspace, wherever it lies.
@@ -65,11 +68,24 @@ impl Workspace {
     /// # Errors
     /// Of the system.
     pub(crate) fn is_restored(&mut self) -> Result<bool> {
-        if !self.is_copy_at_its_place() {
+        self.take_copy(Self::is_trusted_copy_at_its_place)
+    }
+
+    /// Makes a copy of it that lies at its place the workspace, whichever users may write the
+    /// directories above, because the user has named it by its path. False if there is none.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn adopt(&mut self) -> Result<bool> {
+        self.take_copy(Self::is_copy_at_its_place)
+    }
+
+    fn take_copy(&mut self, is_copy: fn(&Self) -> bool) -> Result<bool> {
+        if !is_copy(self) {
             return Ok(false);
         }
         let lock = self.lock_data()?;
-        if !self.is_copy_at_its_place() {
+        if self.record.promoting || !is_copy(self) {
             return Ok(false);
         }
         if !self.is_at_its_place() {
@@ -83,14 +99,18 @@ impl Workspace {
     }
 
     /// True if it, or a copy of it that no other user has put there, is at its place.
-    fn is_copy_at_its_place(&self) -> bool {
+    fn is_trusted_copy_at_its_place(&self) -> bool {
+        self.is_copy_at_its_place() && (self.is_at_its_place() || self.was_copied() || self.is_among_own())
+    }
+
+    /// True if it, or a copy of it with its owner, is at its place, whichever user put that there.
+    pub(crate) fn is_copy_at_its_place(&self) -> bool {
         let place = self.place();
         if attribute(&place).is_none_or(|(id, _)| id != self.record.id) {
             return false;
         }
         let owner = place.symlink_metadata().ok().filter(Metadata::is_dir).map(|found| found.uid());
-        let is_owners = self.record.top.is_none_or(|top| owner == Some(top.owner));
-        is_owners && (self.is_at_its_place() || self.was_copied() || self.is_among_own())
+        owner.is_some() && self.record.top.is_none_or(|top| owner == Some(top.owner))
     }
 
     /// True if the record itself is a copy: then the workspace is one, too.
@@ -99,10 +119,12 @@ impl Workspace {
         self.record.data_number.is_none_or(|recorded| now != Some(recorded))
     }
 
-    /// True if no other user, but root, may change which directory is at its place.
+    /// True if no other user, but root and its owner, may change which directory is at its place.
     fn is_among_own(&self) -> bool {
-        let users = [0, rustix::process::geteuid().as_raw()];
-        let is_own = |dir: &Metadata| users.contains(&dir.uid()) && dir.mode() & WRITTEN_BY_OTHERS == 0;
+        let user = rustix::process::geteuid().as_raw();
+        let users = [0, user, self.record.top.map_or(user, |top| top.owner)];
+        let is_safe = |mode: u32| mode & WRITTEN_BY_OTHERS == 0 || mode & STICKY != 0;
+        let is_own = |dir: &Metadata| users.contains(&dir.uid()) && is_safe(dir.mode());
         let place = self.place();
         let way = place.parent().and_then(|parent| way_down(parent).ok());
         way.is_some_and(|way| way.iter().all(|dir| dir.symlink_metadata().is_ok_and(|dir| is_own(&dir))))

@@ -199,6 +199,7 @@ impl Workspace {
             self.record.missing = None;
             self.store(lock)?;
         }
+        self.keep_doubtful(trees)?;
         self.note_top(lock)?;
         let scratch = self.scratch_dir();
         if scratch.symlink_metadata().is_ok() {
@@ -216,7 +217,7 @@ impl Workspace {
         }
     }
 
-    fn scratch_dir(&self) -> PathBuf {
+    pub(crate) fn scratch_dir(&self) -> PathBuf {
         self.dir().join("scratch")
     }
 

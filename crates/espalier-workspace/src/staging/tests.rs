@@ -110,3 +110,19 @@ fn what_a_crash_has_left_in_the_target_goes() {
     assert!(!ground.path(STAGING).exists());
     assert_eq!((ground.record().staging, ground.record().staging_number), (None, None));
 }
+
+#[test]
+fn what_has_the_name_of_the_staging_directory_stops_no_apply_and_stays() {
+    let ground = ground();
+    create_dir(ground.path(STAGING)).unwrap();
+    write(ground.path(STAGING).join("file"), "").unwrap();
+    let second = format!("{STAGING}-2");
+    let is_staged = |call: Call| {
+        let staged = ground.path(&second).join("staged").symlink_metadata();
+        // What may be kept of it is no other user's to read.
+        matches!(call, Call::RenameAll) && staged.is_ok_and(|found| found.mode() & 0o777 == 0o700)
+    };
+    apply(&ground, &is_staged, &|| {});
+    assert_eq!(std::fs::read(ground.path("base/new")).unwrap(), b"new");
+    assert!(ground.path(STAGING).join("file").exists() && !ground.path(&second).exists());
+}
