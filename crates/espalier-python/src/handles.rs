@@ -271,7 +271,8 @@ impl Watched {
 #[pymethods]
 impl Watch {
     /// Waits up to `timeout` seconds, or without end, for a change, or for a signal whose handler
-    /// raises. One call at a time: another one, of the handler of a signal too, raises RuntimeError.
+    /// raises. One call at a time: another one, of the handler of a signal too, raises
+    /// `RuntimeError`.
     fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Changes<'py>> {
         let limit = timeout.map_or(Ok(Duration::MAX), duration)?;
         let mut raised_by_signal = None;

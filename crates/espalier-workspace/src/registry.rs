@@ -98,6 +98,19 @@ impl Registry {
     /// # Errors
     /// As for [`Registry::find`].
     pub fn locate(at: &Path, name: &OsStr) -> Result<Workspace> {
+        Self::look(at, name, true)
+    }
+
+    /// The same for a command that destroys: no copy is taken for the workspace only because the
+    /// user has named it by its path.
+    ///
+    /// # Errors
+    /// As for [`Registry::find`].
+    pub fn locate_itself(at: &Path, name: &OsStr) -> Result<Workspace> {
+        Self::look(at, name, false)
+    }
+
+    fn look(at: &Path, name: &OsStr, adopts: bool) -> Result<Workspace> {
         let around = at.canonicalize().at(at)?;
         let mut found = Vec::new();
         if let Some(name) = name.to_str().filter(|name| check_name(name).is_ok()) {
@@ -112,7 +125,7 @@ impl Registry {
         match found.pop() {
             Some(_) if !found.is_empty() => Err(Error::Ambiguous(name.to_string_lossy().into_owned())),
             Some(known) => Ok(known),
-            None => Self::around(at)?.find(name),
+            None => Self::around(at)?.find_among(name, adopts),
         }
     }
 
@@ -173,6 +186,10 @@ impl Registry {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Ambiguous`]; of the system.
     pub fn find(&self, name: &OsStr) -> Result<Workspace> {
+        self.find_among(name, true)
+    }
+
+    fn find_among(&self, name: &OsStr, adopts: bool) -> Result<Workspace> {
         let mut named = self.present.iter().filter(|known| is_named(known, name));
         if let Some(found) = named.next() {
             return match named.next() {
@@ -186,7 +203,7 @@ impl Registry {
         }
         // What can be a name may have been meant so, though it leads somewhere from here, too.
         let is_path = name.to_str().is_none_or(|name| check_name(name).is_err());
-        match self.at_path(Path::new(name), is_path)? {
+        match self.at_path(Path::new(name), is_path && adopts)? {
             Some(found) => Ok(found),
             None => Err(Error::NotFound { name: name.to_string_lossy().into_owned(), at: self.at.clone() }),
         }
@@ -208,35 +225,38 @@ impl Registry {
             if let Some(known) = known.find(|known| is_same(&known.place(), dir)) {
                 return Ok(Some(known.clone()));
             }
+            if !is_identifier(OsStr::new(&id)) {
+                continue;
+            }
             for home in Home::around(dir)? {
-                if is_identifier(OsStr::new(&id))
-                    && let Some(record) = Record::load(&home.dir().join(&id))?
+                if let Some(record) = Record::load(&home.dir().join(&id))?
+                    && let Some(found) = self.recorded(Workspace { home, record }, dir, may_adopt)?
                 {
-                    let mut workspace = Workspace { home, record };
-                    if !workspace.is_present()? {
-                        if workspace.record.promoting && is_own {
-                            return Err(workspace.interrupted());
-                        }
-                        if workspace.is_own(dir) {
-                            workspace.note_place(dir)?;
-                        } else {
-                            let is_copy = may_adopt && is_same(&workspace.place(), dir);
-                            // It may lie near under another name: then this is a copy only.
-                            if !is_copy || self.has(&id) || Self::around(dir)?.has(&id) {
-                                continue;
-                            }
-                            if !workspace.adopt()? {
-                                continue;
-                            }
-                        }
-                    }
-                    if is_same(&workspace.place(), dir) {
-                        return Ok(Some(workspace));
-                    }
+                    return Ok(Some(found));
                 }
             }
         }
         Ok(None)
+    }
+
+    /// A workspace, if a directory that bears its identifier is it, or is a copy of it at its place
+    /// that this command `may_adopt`.
+    fn recorded(&self, mut workspace: Workspace, dir: &Path, may_adopt: bool) -> Result<Option<Workspace>> {
+        if !workspace.is_present()? {
+            let is_own = workspace.is_own(dir);
+            if workspace.record.promoting && identifier(dir).is_some() {
+                return Err(workspace.interrupted());
+            }
+            let id = workspace.record.id.clone();
+            // It may lie near under another name: then this is a copy only.
+            let is_free = || -> Result<bool> { Ok(!self.has(&id) && !Self::around(dir)?.has(&id)) };
+            if is_own {
+                workspace.note_place(dir)?;
+            } else if !may_adopt || !is_same(&workspace.place(), dir) || !is_free()? || !workspace.adopt()? {
+                return Ok(None);
+            }
+        }
+        Ok(is_same(&workspace.place(), dir).then_some(workspace))
     }
 }
 

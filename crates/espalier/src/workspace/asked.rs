@@ -20,6 +20,11 @@ impl Asked<'_> {
     pub(super) fn find(&self, name: &OsStr) -> Result<Workspace> {
         Ok(Registry::locate(self.at, name)?)
     }
+
+    /// The workspace that a user has named to destroy it.
+    pub(super) fn find_itself(&self, name: &OsStr) -> Result<Workspace> {
+        Ok(Registry::locate_itself(self.at, name)?)
+    }
 }
 
 /// The primitives.

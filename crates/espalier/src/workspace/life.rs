@@ -81,7 +81,8 @@ pub(super) fn exec(asked: &Asked<'_>, args: &WorkspaceExec) -> Result<Exit> {
 pub(super) fn discard(asked: &Asked<'_>, args: &WorkspaceDiscard) -> Result<Exit> {
     let (mut processes, mut left, mut gone) = (None, Vec::new(), Vec::new());
     for name in &args.names {
-        let done = asked.find(name).and_then(|workspace| discard_one(workspace, args.force, &mut processes));
+        let done =
+            asked.find_itself(name).and_then(|workspace| discard_one(workspace, args.force, &mut processes));
         match done {
             Ok(place) => gone.push(place),
             Err(error) => left.push((name, format!("{error:#}"))),
