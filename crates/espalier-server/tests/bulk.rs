@@ -286,7 +286,8 @@ fn changes_are_told_from_a_position_on() {
     assert!(told.everything || many.iter().all(is_told), "more paths than one answer has");
     assert_eq!(watch.position(), told.position);
     assert_eq!(client.changes("nothing", b"").unwrap_err().errno(), libc::ENOENT);
-    drop(client);
+    // Both have the root open.
+    drop((client, watch));
     mounted.end();
 }
 

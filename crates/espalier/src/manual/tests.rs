@@ -161,6 +161,7 @@ const SECTIONS: [Sections; 3] = [
             ("may have commits that are nowhere else", ""),
             ("a crash interrupted its promotion", ""),
             ("was changed there meanwhile", ""),
+            ("what was there before is kept in", ""),
         ],
     ),
     (
