@@ -27,8 +27,8 @@ use std::sync::Arc;
 const MAX_WAITING_OF_USER: usize = 16;
 /// and of all users. A packet may bring 253 more (`SCM_MAX_FD`), and a process often may have 1024.
 const MAX_WAITING: usize = 256;
-/// Threads that close: so many users may have a descriptor that does not close, and the next one is
-/// not held up.
+/// Threads that close: one user fewer may have a descriptor that does not close, and no other one
+/// is held up.
 const MAX_THREADS: usize = 16;
 
 /// Closes what must not be closed by a serving thread.
@@ -72,8 +72,9 @@ impl Closer {
         }
     }
 
-    /// True for memory of the kernel, which alone has seals, and for a directory of the mount: the
-    /// kernel tells no server that a directory is closed, or does not wait for the answer.
+    /// True for memory of the kernel, files of tmpfs included, which have seals, and for a
+    /// directory of the mount: the kernel tells no server that a directory is closed, or does not
+    /// wait for the answer.
     fn closes_at_once(&self, descriptor: &OwnedFd) -> bool {
         if fcntl_get_seals(descriptor).is_ok() {
             return true;
