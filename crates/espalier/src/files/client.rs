@@ -11,10 +11,11 @@ use crate::files::tree::{
     Access, Attributes, Data, Files, FilesResult, NewContent, NewFile, OpenFile, TreeEntry, Xattr, split,
 };
 use anyhow::Result;
+use espalier_bridge::attr_of;
 use espalier_client::{
     Aspects, Client, Details, Entry, Links, Listing, Piece, Ranges, Stat, Walk, Write, WriteFlags, Xattrs,
 };
-use espalier_fs::{Attr, FileKind, FsError, FsErrorKind, NewNode};
+use espalier_fs::{Attr, FsError, FsErrorKind, NewNode};
 use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -129,7 +130,9 @@ impl ClientFiles {
             match above.split(|byte| *byte == b'/').cmp(inside.split(|byte| *byte == b'/')) {
                 // A directory that was not asked for.
                 std::cmp::Ordering::Less => {}
-                std::cmp::Ordering::Equal => all.push((name.to_vec(), attr_of(&entry.stat))),
+                std::cmp::Ordering::Equal => {
+                    all.extend(attr_of(&entry.stat).map(|attr| (name.to_vec(), attr)));
+                }
                 std::cmp::Ordering::Greater => break,
             }
             open.walk.next();
@@ -226,27 +229,9 @@ fn below<'p>(top: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
 }
 
 fn give(entry: &Entry, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> bool {
-    each(TreeEntry { path: &entry.path, attr: attr_of(&entry.stat), is_closed: entry.is_closed })
-}
-
-fn attr_of(stat: &Stat) -> Attr {
-    let kind = FileKind::of_mode(stat.mode).unwrap_or(FileKind::Regular);
-    Attr {
-        ino: stat.ino,
-        kind,
-        mode: stat.mode & 0o7777,
-        nlink: stat.nlink,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: stat.rdev,
-        size: stat.size,
-        blocks: stat.blocks,
-        blksize: stat.blksize,
-        atime: stat.atime,
-        mtime: stat.mtime,
-        ctime: stat.ctime,
-        btime: stat.btime,
-    }
+    // A server tells of no kind of file that there is not.
+    let Some(attr) = attr_of(&entry.stat) else { return true };
+    each(TreeEntry { path: &entry.path, attr, is_closed: entry.is_closed })
 }
 
 /// What a server says, as the system says it; what only a client knows as it is.
