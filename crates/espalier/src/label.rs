@@ -1,10 +1,12 @@
 //! `espalier label`: shows or sets the label of a store, mounted or not.
 //!
 //! A mounted store is asked by the ioctls that Linux has for labels; any other is opened here.
+//! Other file systems answer these ioctls, too, so a directory of another one is refused first.
 
 use crate::args::Label;
 use crate::control;
 use crate::image;
+use crate::info::mount_around;
 use crate::ui::say;
 use anyhow::{Result, anyhow, ensure};
 use espalier_fuse::linux_ioctl::{GET_LABEL, LABEL_BYTES, SET_LABEL, label_bytes};
@@ -40,6 +42,7 @@ fn set_label(path: &Path, label: &str) -> Result<()> {
 }
 
 fn label_of_mount(dir: &Path) -> Result<String> {
+    mount_around(dir)?;
     let mut text = [0; LABEL_BYTES];
     control::ask(&control::open(dir)?, GET_LABEL, &mut text).map_err(|e| control::explain(e, dir))?;
     let length = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -47,6 +50,7 @@ fn label_of_mount(dir: &Path) -> Result<String> {
 }
 
 fn set_label_of_mount(dir: &Path, label: &str) -> Result<()> {
+    mount_around(dir)?;
     let mut argument = label_bytes(label).ok_or_else(|| anyhow!("the label is too long"))?;
     let asked = control::ask(&control::open(dir)?, SET_LABEL, &mut argument);
     asked.map_err(|error| match error.raw_os_error() {
