@@ -8,7 +8,7 @@ mod file;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::builder::Resettable::Reset;
-use clap::{Arg, ArgMatches, Command, Id};
+use clap::{Arg, ArgAction, ArgMatches, Command, Id};
 use file::{Entry, Value};
 use std::path::PathBuf;
 
@@ -18,9 +18,37 @@ const SYSTEM_PATH: &str = "/etc/espalier.toml";
 const USER_NAME: &str = "espalier.toml";
 /// The table with rules for mounts.
 const MOUNT: &str = "mount";
-/// Options that say what one thing is to be called or to be, or what is to be written on, and so
-/// have no default.
-const NOT_SETTABLE: [&str; 6] = ["device", "html", "label", "lost", "node", "size"];
+/// Options without a default: those that name or measure one thing, those that remove, overwrite or
+/// end something, and those that choose the form of an answer, which programs read.
+const NOT_SETTABLE: [&str; 27] = [
+    "check",
+    "delete-orphans",
+    "device",
+    "dry-run",
+    "force",
+    "foreground",
+    "from-mount",
+    "html",
+    "json",
+    "keep",
+    "label",
+    "lazy",
+    "lost",
+    "merge",
+    "missing",
+    "name-only",
+    "node",
+    "null",
+    "ours",
+    "patch",
+    "recursive",
+    "repair",
+    "replace",
+    "size",
+    "stat",
+    "take-over",
+    "theirs",
+];
 
 /// A text of a file, and where it stands.
 #[derive(Debug, Clone)]
@@ -68,7 +96,11 @@ impl Config {
         Ok((config, command.try_get_matches_from(words)))
     }
 
-    fn load(command: &Command) -> Result<Self> {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// An error in a file.
+    pub(crate) fn load(command: &Command) -> Result<Self> {
         let mut config = Self::default();
         if let Some(entries) = file::read(SYSTEM_PATH.as_ref())? {
             config.add(entries, true, command)?;
@@ -127,10 +159,21 @@ fn is_configurable(command: &Command, matches: &ArgMatches) -> bool {
     }
 }
 
-/// True for options with a value that is good for many calls.
+/// True for options that are good for many calls.
 fn is_settable(argument: &Arg) -> bool {
     argument.get_long().is_some_and(|name| !NOT_SETTABLE.contains(&name))
-        && argument.get_action().takes_values()
+        && (argument.get_action().takes_values() || is_flag(argument))
+}
+
+fn is_flag(argument: &Arg) -> bool {
+    matches!(argument.get_action(), ArgAction::SetTrue)
+}
+
+/// A flag that also takes `=true` and `=false`, so that a command line can take back what a file
+/// says.
+fn switch(flag: Arg) -> Arg {
+    let value = flag.action(ArgAction::Set).value_parser(clap::value_parser!(bool));
+    value.num_args(0..=1).require_equals(true).default_missing_value("true")
 }
 
 /// The command line with a default that a file gives.
@@ -165,6 +208,7 @@ fn set_default(command: Command, entry: &Entry) -> Result<Command> {
     let value = match &entry.value {
         Value::Text(text) | Value::Other(text) => text.clone(),
     };
+    let argument = if is_flag(argument) { switch(argument.clone()) } else { argument.clone() };
     // The option alone says whether the value is good; those that it goes with are not there.
     let alone = argument.clone().requires(Reset::<Id>).conflicts_with(Reset::<Id>);
     let alone = Command::new("espalier").arg(alone);
@@ -174,7 +218,7 @@ fn set_default(command: Command, entry: &Entry) -> Result<Command> {
         anyhow!("{place}: {}", said.lines().next().unwrap_or_default().trim_start_matches("error: "))
     })?;
     let id = argument.get_id().clone();
-    Ok(command.mut_arg(id, |argument| argument.default_value(value)))
+    Ok(command.mut_arg(id, |_| argument.default_value(value)))
 }
 
 /// Adds where a rule stands to what is wrong with it.

@@ -28,10 +28,28 @@ fn the_nearer_file_wins_and_the_command_line_over_both() {
 }
 
 #[test]
+fn a_flag_can_be_set_and_taken_back() {
+    let config = parsed("[ls]\nall = true\nlong = true\n", true).unwrap();
+    let command = config.defaults.iter().try_fold(Cli::command(), with_default).unwrap();
+    let flags = |command: &Command, words: &[&str]| {
+        let words = ["espalier", "ls"].iter().chain(words).chain(&["x"]);
+        let matches = command.clone().try_get_matches_from(words).unwrap();
+        let matches = matches.subcommand_matches("ls").unwrap();
+        ["all", "long", "directory"].map(|name| matches.get_flag(name))
+    };
+    assert_eq!(flags(&command, &[]), [true, true, false]);
+    assert_eq!(flags(&command, &["--all=false"]), [false, true, false]);
+    assert_eq!(flags(&command, &["-adl"]), [true, true, true]);
+    assert_eq!(flags(&Cli::command(), &[]), [false; 3]);
+}
+
+#[test]
 fn errors_name_file_and_line() {
     for (text, place, word) in [
         ("[mkfs]\ncompress = \"rar\"", "x.toml:2", "rar"),
         ("[mkfs]\n\nforce = true", "x.toml:3", "compress"),
+        ("[ls]\nall = \"often\"", "x.toml:2", "often"),
+        ("[ls]\njson = true", "x.toml:2", "long"),
         ("[mkfs]\nsize = \"1G\"", "x.toml:2", "size"),
         // A benchmark formats it.
         ("[bench]\ndevice = \"/dev/vdb\"", "x.toml:2", "device"),
