@@ -38,7 +38,7 @@ impl From<FsError> for Failure {
     fn from(error: FsError) -> Self {
         let errno = espalier_fuse::errno(error.kind());
         if errno == libc::EIO {
-            tracing::error!("a client's call failed: {error}");
+            tracing::error!(%error, "a client's call failed");
         }
         Self { errno, message: error.to_string() }
     }

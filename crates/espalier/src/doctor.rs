@@ -7,12 +7,15 @@
 mod checks;
 mod finding;
 
-use crate::args::Doctor;
+use crate::args::{Cli, Doctor};
+use crate::config::Config;
 use crate::info;
+use crate::mount;
 use crate::problem::Exit;
 use crate::ui::say;
 use anyhow::Result;
 use checks::System;
+use clap::CommandFactory;
 use finding::{Finding, Grade};
 use serde_json::Value;
 use std::path::Path;
@@ -20,6 +23,7 @@ use std::path::Path;
 /// Runs the command.
 pub(crate) fn run(args: &Doctor) -> Result<Exit> {
     let mut findings = System::here().examine();
+    findings.push(configuration(Config::load(&Cli::command()).as_ref()));
     if let Some(dir) = &args.dir {
         findings.push(transport_of(dir)?);
     }
@@ -37,6 +41,29 @@ fn print(finding: &Finding) {
     say!("{:<7} {:<20} {}", finding.grade.word(), finding.what, finding.found);
     if let Some(advice) = &finding.advice {
         say!("{:<7} {:<20} -> {advice}", "", "");
+    }
+}
+
+/// What the configuration files make of mounts.
+fn configuration(config: Result<&Config, &anyhow::Error>) -> Finding {
+    const WHAT: &str = "configuration";
+    let broken = |error: &anyhow::Error| {
+        Finding::broken(
+            WHAT,
+            format!("{error:#}"),
+            "mend the file: every mount of this user fails until then",
+        )
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(error) => return broken(error),
+    };
+    match mount::transport_by(&config.mount) {
+        Ok(None) => Finding::good(WHAT, "mounts take the best transport there is"),
+        Ok(Some((transport, places))) => {
+            Finding::good(WHAT, format!("mounts take the transport {transport} ({places})"))
+        }
+        Err(error) => broken(&error),
     }
 }
 

@@ -3,14 +3,20 @@
 //! the machine has neither.
 //!
 //! What cannot be logged is dropped: a full disk below the log must not stop a file system.
+//!
+//! Several servers write to one log. So each line of a server has its mount as a field.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -19,6 +25,9 @@ const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The socket of the system log.
 const SYSLOG_SOCKET: &str = "/dev/log";
+
+/// The journal's field for the directory that a server serves.
+const MOUNT_FIELD: &str = "F_MOUNT";
 
 /// The log file of root's servers on a machine without journal and system log.
 const ROOT_LOG_PATH: &str = "/var/log/espalier.log";
@@ -120,10 +129,11 @@ fn filter(level: LogLevel) -> Targets {
     asked.unwrap_or_else(|| Targets::new().with_default(level.filter()))
 }
 
-/// Logs to standard error; to the journal with its fields where standard error leads to it.
-pub(crate) fn to_stderr(level: LogLevel) {
+/// Logs to standard error; to the journal with its fields where standard error leads to it. `mount`
+/// is the directory that this process serves, if it is a server.
+pub(crate) fn to_stderr(level: LogLevel, mount: Option<&Path>) {
     let given = std::env::var("JOURNAL_STREAM").ok();
-    if is_stream(io::stderr(), given.as_deref()) && to_sink(&Sink::Journal, level).is_ok() {
+    if is_stream(io::stderr(), given.as_deref()) && to_sink(&Sink::Journal, level, mount).is_ok() {
         return;
     }
     let format = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
@@ -139,17 +149,19 @@ fn is_stream(stream: impl AsFd, given: Option<&str>) -> bool {
     given.zip(found.ok()).is_some_and(|(given, found)| given == found)
 }
 
-/// Logs to `sink`, for a server without a terminal.
+/// Logs to `sink`, for a server without a terminal; of the directory `mount`, if it has one.
 ///
 /// # Errors
 /// If the file of the sink cannot be written, or the journal does not answer.
-pub(crate) fn to_sink(sink: &Sink, level: LogLevel) -> io::Result<()> {
+pub(crate) fn to_sink(sink: &Sink, level: LogLevel, mount: Option<&Path>) -> io::Result<()> {
     let registry = tracing_subscriber::registry().with(filter(level));
-    let format = fmt::layer().with_ansi(false);
+    let format = fmt::layer().with_ansi(false).fmt_fields(WithMount::of(mount));
     // Setting logging up fails only if it was set up before, and then there is nothing to do.
     match sink {
         Sink::Journal => {
+            let field = mount.map(|dir| (MOUNT_FIELD, dir.as_os_str().as_bytes()));
             let journal = tracing_journald::layer()?.with_syslog_identifier("espalier".into());
+            let journal = journal.with_custom_fields(field);
             let _ = registry.with(journal).try_init();
         }
         Sink::Syslog => {
@@ -163,6 +175,27 @@ pub(crate) fn to_sink(sink: &Sink, level: LogLevel) -> io::Result<()> {
         Sink::Nowhere => {}
     }
     Ok(())
+}
+
+/// Formats the fields of a line, and the mount behind them.
+struct WithMount {
+    fields: DefaultFields,
+    /// What is put behind them.
+    mount: String,
+}
+
+impl WithMount {
+    fn of(mount: Option<&Path>) -> Self {
+        let mount = mount.map(|dir| format!(" mount={dir:?}")).unwrap_or_default();
+        Self { fields: DefaultFields::new(), mount }
+    }
+}
+
+impl<'writer> FormatFields<'writer> for WithMount {
+    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> std::fmt::Result {
+        self.fields.format_fields(writer.by_ref(), fields)?;
+        write!(writer, "{}", self.mount)
+    }
 }
 
 /// Opens a log file to append to it. Only its owner may read it: it names paths.

@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     }
     // The server of a mount sets logging up after it has forked.
     if !matches!(cli.command, Command::Mount(_)) {
-        logging::to_stderr(LogLevel::of_verbose(cli.verbose));
+        logging::to_stderr(LogLevel::of_verbose(cli.verbose), None);
     }
     let (name, outcome) = run(&cli, &config);
     let outcome = outcome.and_then(|exit| match ui::not_printed() {

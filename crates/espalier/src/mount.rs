@@ -34,6 +34,7 @@ use crate::umount;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_fs::FileSystem;
 use espalier_fuse::daemon::{self, Forked};
+use espalier_fuse::transport::Kind;
 use options::Settings;
 use plan::Plan;
 use server::Starter;
@@ -82,6 +83,19 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
     start(&plan, args.foreground, server::serve)
 }
 
+/// The transport that the configuration files choose for mounts, and the lines with options in
+/// them; `None` if they choose none.
+///
+/// # Errors
+/// If they have an option that is none.
+pub(crate) fn transport_by(rules: &MountRules) -> Result<Option<(Kind, String)>> {
+    let settings = Settings::by_rules(&[], None, rules)?;
+    let lines = [&rules.system, &rules.user, &rules.enforce].into_iter().flatten();
+    let chosen = lines.filter(|rule| rule.text.contains("transport="));
+    let places: Vec<&str> = chosen.map(|rule| rule.place.as_str()).collect();
+    Ok(settings.mount.transport.map(|kind| (kind, places.join(", "))))
+}
+
 /// Goes on with a mount in place of its server.
 fn replace(args: &args::Mount, verbose: u8) -> Result<Exit> {
     ensure!(
@@ -98,7 +112,7 @@ fn start(plan: &Plan, foreground: bool, serve: fn(&Plan, &mut dyn Starter) -> Re
     limits::raise_open_files();
     let log_level = plan.settings.log_level.unwrap_or_default();
     if foreground {
-        logging::to_stderr(log_level);
+        logging::to_stderr(log_level, Some(&plan.dir));
         serve(plan, &mut Foreground { plan, service: Service::default() })?;
         return Ok(Exit::Success);
     }
@@ -118,7 +132,7 @@ fn start(plan: &Plan, foreground: bool, serve: fn(&Plan, &mut dyn Starter) -> Re
         }
         Forked::Daemon(report) => {
             let sink = plan.settings.log_file.clone().map_or_else(Sink::of_machine, Sink::File);
-            if let Err(error) = logging::to_sink(&sink, log_level) {
+            if let Err(error) = logging::to_sink(&sink, log_level, Some(&plan.dir)) {
                 // The report to the caller must not fail for want of a log.
                 complain!("espalier mount: the server cannot log to {sink:?}: {error}");
             }
@@ -126,7 +140,10 @@ fn start(plan: &Plan, foreground: bool, serve: fn(&Plan, &mut dyn Starter) -> Re
             let Err(error) = serve(plan, &mut background) else { return Ok(Exit::Success) };
             match background.report {
                 Some(report) => report.failed(&Shown(&error).to_string()),
-                None => tracing::error!("{}: {}", plan.source.display(), Shown(&error)),
+                None => {
+                    let source = plan.source.display();
+                    tracing::error!(%source, error = %Shown(&error), "the server ends, and its mount with it");
+                }
             }
             // The parent, or the log, has the message already.
             std::process::exit(i32::from(Exit::Failure.code()));

@@ -48,6 +48,23 @@ fn a_user_file_gives_defaults_and_the_command_line_wins() {
 }
 
 #[test]
+fn the_doctor_says_what_the_files_make_of_mounts() {
+    let place = Place::new();
+    let doctor = |text: &str| {
+        fs::write(place.path("espalier.toml"), text).unwrap();
+        espalier(&place, &["doctor".as_ref()])
+    };
+    let ran = doctor("[mount]\noptions = \"transport=classic\"\n");
+    assert!(
+        ran.stdout.contains("the transport classic") && ran.stdout.contains("espalier.toml:2"),
+        "{ran:?}"
+    );
+    let ran = doctor("[mount\n");
+    let is_told = ran.stdout.contains("espalier.toml:1") && ran.stdout.contains("broken");
+    assert!(is_told && ran.code == Some(1), "{ran:?}");
+}
+
+#[test]
 fn a_file_of_another_user_is_named_and_not_read() {
     let place = Place::with_image("64M");
     let file = place.path("espalier.toml");

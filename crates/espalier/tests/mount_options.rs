@@ -257,5 +257,8 @@ fn a_server_in_the_background_logs_to_the_file_it_is_given() {
     for word in ["INFO", "mounted", "unmounted", "a.img"] {
         assert!(lines.contains(word), "'{word}' is not in {lines}");
     }
+    // Several servers may have one log.
+    let mount = format!("mount={:?}", place.dir);
+    assert!(lines.lines().all(|line| line.contains(&mount)), "{mount} is not in each of {lines}");
     place.mount(&["-o", "logfile=/proc/none/log"]).ok();
 }
