@@ -75,10 +75,10 @@ fn describe(listed: &Listed) -> Value {
 
 /// What is left of the time to live.
 fn left(record: &Record) -> String {
-    match record.expires {
+    match record.expires.map(|expires| expires.saturating_sub(now())) {
         None => "-".into(),
-        Some(expires) if expires <= now() => "over".into(),
-        Some(expires) => Span(Duration::from_secs(expires - now())).to_string(),
+        Some(0) => "over".into(),
+        Some(left) => Span(Duration::from_secs(left)).to_string(),
     }
 }
 

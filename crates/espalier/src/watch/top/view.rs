@@ -48,7 +48,9 @@ impl View<'_> {
     fn head(&self, frame: &mut Frame<'_>, area: Rect) {
         let period = self.period;
         let mount = &period.after.mount;
-        let up = units::duration(Duration::from_secs_f64(period.after.up_seconds.max(0.0)));
+        // The server may be another user's, and say anything.
+        let up = Duration::try_from_secs_f64(period.after.up_seconds).unwrap_or_default();
+        let up = units::duration(up);
         let date = units::date(period.after.unix_seconds as u64);
         let first = Line::from(vec![
             Span::styled("espalier top ", Style::new().add_modifier(Modifier::BOLD)),
@@ -173,6 +175,7 @@ impl View<'_> {
     fn space(&self) -> (&'static str, Vec<Line<'static>>) {
         let space = &self.period.after.space;
         let used = space.total_bytes - space.free_bytes.min(space.total_bytes);
+        let set_aside = space.fixed_bytes + space.reserved_bytes + space.kept_bytes;
         let color = match space.free_bytes {
             free if free < space.total_bytes / 20 => Color::Red,
             free if free < space.total_bytes / 10 => Color::Yellow,
@@ -182,7 +185,7 @@ impl View<'_> {
             figure("size", short_size(space.total_bytes as f64)),
             figure("free", short_size(space.free_bytes as f64)).style(Style::new().fg(color)),
             figure("used", format!("{} {}", short_size(used as f64), percent(used, space.total_bytes))),
-            figure("set aside", short_size((space.reserved_bytes + space.kept_bytes) as f64)),
+            figure("log, reserve", short_size(set_aside as f64)),
             figure("to be freed", short_size(space.deferred_bytes as f64)),
             figure("dead", short_size(space.dead_value_bytes as f64)),
         ];
