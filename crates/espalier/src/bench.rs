@@ -20,7 +20,7 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
         device: args.device.clone(),
         scratch: args.scratch.clone(),
         espalier: std::env::current_exe().context("this program cannot be found")?,
-        rounds: args.rounds.unwrap_or(if args.full { 5 } else { 1 }),
+        rounds: args.rounds.unwrap_or(if args.full { 20 } else { 1 }),
         amount: if args.full { Amount::FULL } else { Amount::MINUTE },
     };
     if let Some(page) = &args.html {

@@ -43,7 +43,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// A minute for four file systems on an ordinary machine.
+    /// A minute for five contenders on an ordinary machine.
     pub const MINUTE: Self = Self {
         files: 4000,
         file_bytes: 256 << 20,
@@ -52,7 +52,7 @@ impl Amount {
         device_bytes: 1 << 30,
         cache_bytes: 512 << 20,
     };
-    /// An hour or more, in five rounds.
+    /// Some minutes a round for five contenders.
     pub const FULL: Self = Self {
         files: 200_000,
         file_bytes: 4 << 30,

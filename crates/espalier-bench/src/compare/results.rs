@@ -36,7 +36,7 @@ impl Outcome {
 pub struct Results {
     kernel: String,
     processors: usize,
-    memory: String,
+    memory_bytes: u64,
     place: String,
     rounds: usize,
     amount: Amount,
@@ -68,7 +68,6 @@ impl Summary {
 impl Results {
     pub(super) fn new(plan: &Plan, sites: Vec<String>) -> Self {
         let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let memory = line("/proc/meminfo");
         let place = match (&plan.device, plan.dirs.is_empty()) {
             (_, false) => "directories as they are".into(),
             (Some(device), true) => format!("all on {}, one after the other", device.display()),
@@ -83,7 +82,7 @@ impl Results {
         Self {
             kernel: line("/proc/sys/kernel/osrelease").trim().into(),
             processors: std::thread::available_parallelism().map_or(0, Into::into),
-            memory: memory.lines().next().unwrap_or_default().replace("MemTotal:", "").trim().into(),
+            memory_bytes: memory_bytes(&line("/proc/meminfo")),
             place,
             rounds: plan.rounds,
             amount: plan.amount,
@@ -147,12 +146,13 @@ impl Results {
     /// The circumstances in a line.
     pub(super) fn circumstances(&self) -> String {
         let served = self.transports.iter().filter_map(|(site, over)| Some((site, over.as_ref()?)));
-        let served: String = served.map(|(site, over)| format!("; {site} over {over}")).collect();
+        let served: String =
+            served.map(|(site, over)| format!("; {site} over {}", shown_transport(over))).collect();
         format!(
-            "Linux {}, {} processors, {}; {}; {} small files, a file of {} MiB, {} overwrites, {} appends; {}{served}",
+            "Linux {}, {} processors, {} GiB of memory; {}; {} small files, a file of {} MiB, {} overwrites, {} appends; {}{served}",
             self.kernel,
             self.processors,
-            self.memory,
+            (self.memory_bytes + (1 << 29)) >> 30,
             self.place,
             self.amount.files,
             self.amount.file_bytes >> 20,
@@ -217,7 +217,7 @@ impl Results {
             })
         });
         json!({
-            "kernel": self.kernel, "processors": self.processors, "memory": self.memory,
+            "kernel": self.kernel, "processors": self.processors, "memory_bytes": self.memory_bytes,
             "place": self.place, "rounds": self.rounds, "sites": self.sites,
             "transports": self.transports,
             "files": self.amount.files, "file_bytes": self.amount.file_bytes,
@@ -225,6 +225,17 @@ impl Results {
             "outcomes": outcomes.collect::<Vec<_>>(),
         })
     }
+}
+
+/// The machine's memory in bytes, from what `/proc/meminfo` holds; 0 if that does not say.
+fn memory_bytes(meminfo: &str) -> u64 {
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+/// What tables call a transport that `espalier info --json` names.
+fn shown_transport(name: &str) -> &str {
+    if name == "classic" { "/dev/fuse" } else { name }
 }
 
 fn painted(text: &str, colour: &str, colours: bool) -> String {

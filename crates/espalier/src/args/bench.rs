@@ -28,10 +28,10 @@ pub(crate) struct Bench {
     /// What is on the device may be lost
     #[arg(long)]
     pub(crate) force: bool,
-    /// Five rounds with large sizes: an hour or more, and 12 GiB for each file system
+    /// Twenty rounds with large sizes: two hours or more, and 12 GiB for each file system
     #[arg(long)]
     pub(crate) full: bool,
-    /// How often everything is repeated (default: 1, with --full 5)
+    /// How often everything is repeated (default: 1, with --full 20)
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<usize>,
     /// Where images and mount points lie meanwhile
