@@ -3,7 +3,7 @@
 import xml.etree.ElementTree
 
 from process import debian_version, need
-from suite import FAILED, IMAGE, PASSED, ROOTLESS, SKIPPED, WRITEBACK, Suite
+from suite import CLASSIC, FAILED, IMAGE, PASSED, ROOTLESS, SKIPPED, WRITEBACK, Suite
 
 PYTHON = "/usr/bin/python3.11"
 QUICK = [
@@ -38,7 +38,7 @@ def cases_of(text):
 
 class CPython(Suite):
     name = "CPython"
-    runs = (IMAGE, WRITEBACK, ROOTLESS)
+    runs = (IMAGE, CLASSIC, WRITEBACK, ROOTLESS)
     quick = (IMAGE, ROOTLESS)
     least = 1000
 

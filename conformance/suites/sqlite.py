@@ -4,7 +4,7 @@ import re
 import shutil
 
 from process import Failure
-from suite import FAILED, IMAGE_PLAIN, PASSED, ROOTLESS, WRITEBACK_PLAIN, Suite
+from suite import CLASSIC_PLAIN, FAILED, IMAGE_PLAIN, PASSED, ROOTLESS, WRITEBACK_PLAIN, Suite
 from tools import source, source_version
 
 SCRIPT = "test/veryquick.test"
@@ -13,7 +13,7 @@ SCRIPT = "test/veryquick.test"
 class Sqlite(Suite):
     name = "SQLite"
     # Its tests refuse root.
-    runs = (IMAGE_PLAIN, WRITEBACK_PLAIN, ROOTLESS)
+    runs = (IMAGE_PLAIN, CLASSIC_PLAIN, WRITEBACK_PLAIN, ROOTLESS)
     least = 200_000
 
     def version(self):
