@@ -55,6 +55,6 @@ pub use snapshot::volume::{
     restore_snapshot, snapshot_directory_attr, snapshot_directory_number, snapshots,
 };
 pub use tree_ops::changes::ChangedPaths;
-pub use tree_ops::diff::{Change, TreeDiff};
+pub use tree_ops::diff::TreeDiff;
 pub use tree_ops::list::TreeEntry;
 pub use volume::change_journal::ChangeWaiter;

@@ -10,7 +10,7 @@ use crate::namespace::create::Maker;
 use crate::quota::growth;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
 use crate::tree_ops::changes::{self, ChangedPaths};
-use crate::tree_ops::diff::TreeDiff;
+use crate::tree_ops::diff::{Recall, TreeDiff};
 use crate::tree_ops::list::TreeEntry;
 use crate::tree_ops::remove::{self, Remains};
 use crate::tree_ops::{change, clone, diff, list, nodes_below, space};
@@ -178,7 +178,22 @@ impl FileSystem {
         node: NodeId,
         caller: &Caller,
     ) -> Result<TreeDiff> {
-        diff::diff_trees(&self.names, &before.names, old, node, caller)
+        diff::diff_trees((&before.names, old), (&self.names, node), caller, Recall::Never)
+    }
+
+    /// As [`FileSystem::diff_trees`]; but if the same two directories were compared by this call
+    /// before, and neither was changed since, the answer may be that of the earlier comparison.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::diff_trees`].
+    pub fn diff_trees_again(
+        &self,
+        before: &FileSystem,
+        old: NodeId,
+        node: NodeId,
+        caller: &Caller,
+    ) -> Result<TreeDiff> {
+        diff::diff_trees((&before.names, old), (&self.names, node), caller, Recall::Unchanged)
     }
 
     /// Tells what was changed below directory `node` since `token` was given out with another

@@ -530,6 +530,18 @@ pub enum HandleLifetime {
     Stored,
 }
 
+/// How a path differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Only the newer tree has it.
+    Added,
+    /// Only the older tree has it.
+    Removed,
+    /// Both have it, with different content or attributes; a directory with different attributes.
+    /// Times of the last read and numbers do not count, nor of directories their times.
+    Changed,
+}
+
 /// When [`FileSystem::background_tick`](crate::FileSystem::background_tick) corrects link areas: in
 /// a clone of files with names outside of it, it deletes those that have none inside, and stores
 /// how many names each has. That is work for each such file, and of use only if the source lost

@@ -7,7 +7,6 @@ use crate::namespace::create::Maker;
 use crate::path::caller::{At, Links, PathCaller};
 use crate::path::filter::Filter;
 use crate::path::place::{Hold, PathPlace};
-use crate::tree_ops::diff::Change;
 use crate::tree_ops::list::walk_tree;
 
 /// What [`PathCaller::walk`] gives.

@@ -12,35 +12,48 @@ use crate::model::error::Result;
 use crate::model::record::Record;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
+use crate::volume::comparison_cache::{Asked, Comparing, DifferenceList, Trees};
 use bytes::Bytes;
 use espalier_engine::{Diff, Difference, Value};
-use linked::LinkedFiles;
+use linked::{LinkedFiles, LinkedSides};
 use shown::differs;
 pub(crate) use shown::path_below;
 use std::collections::VecDeque;
-
-/// How a path differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Change {
-    /// Only the newer tree has it.
-    Added,
-    /// Only the older tree has it.
-    Removed,
-    /// Both have it, with different content or attributes; a directory with different attributes.
-    /// Times of the last read and numbers do not count, nor of directories their times.
-    Changed,
-}
+use std::sync::Arc;
 
 /// So many entries that do not differ are passed over before a comparison asks whether to go on.
 const ENTRIES_PER_LOOK: u32 = 64;
 
 /// A comparison under way.
-pub struct TreeDiff {
+pub struct TreeDiff(Source);
+
+/// Where differences come from.
+enum Source {
+    Walk(Box<Walk>),
+    /// An answer that was kept, and how many of its differences were given.
+    Kept(DifferenceList, usize),
+}
+
+/// A walk over what may differ.
+struct Walk {
     diff: Diff,
     /// Until all entries were compared.
     linked: Option<LinkedFiles>,
     /// Differences of files with several names, which come last.
     rest: VecDeque<Vec<u8>>,
+    /// Keeps what is found, until something keeps it from doing so.
+    keeps: Option<Comparing>,
+    /// Everything was found.
+    is_done: bool,
+}
+
+/// Where the answer of a comparison may come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recall {
+    /// Both trees are walked over.
+    Never,
+    /// It may be that of an earlier comparison, if neither tree has changed since.
+    Unchanged,
 }
 
 /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
@@ -51,11 +64,10 @@ pub struct TreeDiff {
 /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
 /// not all of both is the caller's own; of the store.
 pub(crate) fn diff_trees(
-    namespace: &Namespace,
-    before: &Namespace,
-    old: NodeId,
-    node: NodeId,
+    (before, old): (&Namespace, NodeId),
+    (namespace, node): (&Namespace, NodeId),
     caller: &Caller,
+    recall: Recall,
 ) -> Result<TreeDiff> {
     let (old, new) = (before.nodes.dir(old)?, namespace.nodes.dir(node)?);
     let verified_old = before.ownership.verify(&old, caller, TreeUse::Read)?;
@@ -64,10 +76,22 @@ pub(crate) fn diff_trees(
     before.ownership.check_use(&old, &there, (caller, TreeUse::Read), verified_old.as_ref())?;
     namespace.ownership.check_use(&new, &here, (caller, TreeUse::Read), verified_new.as_ref())?;
     let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
-    let diff =
-        namespace.volume.store.diff((before.volume.metadata(), &from), (namespace.volume.metadata(), &to))?;
-    let linked = LinkedFiles::new((before, &old, there.epoch), (namespace, &new, here.epoch))?;
-    Ok(TreeDiff { diff, linked, rest: VecDeque::new() })
+    let sides = LinkedSides::of((before, &old, there.epoch), (namespace, &new, here.epoch));
+    let volume = &namespace.volume;
+    // A volume that is only read may be one that another server changes.
+    let is_one = Arc::ptr_eq(&before.volume, volume) && !volume.options.read_only;
+    let mut keeps = None;
+    if is_one && recall == Recall::Unchanged {
+        let served_by = sides.as_ref().map(LinkedSides::served_by);
+        match volume.comparisons.ask(Trees { tops: [from.clone(), to.clone()], served_by }) {
+            Asked::Known(answer) => return Ok(TreeDiff(Source::Kept(answer, 0))),
+            Asked::Unknown(comparing) => keeps = Some(comparing),
+            Asked::Changing => {}
+        }
+    }
+    let diff = volume.store.diff((before.volume.metadata(), &from), (volume.metadata(), &to))?;
+    let linked = sides.map(|sides| LinkedFiles::new(sides, namespace)).transpose()?;
+    Ok(TreeDiff(Source::Walk(Box::new(Walk { diff, linked, rest: VecDeque::new(), keeps, is_done: false }))))
 }
 
 impl TreeDiff {
@@ -86,6 +110,68 @@ impl TreeDiff {
     /// # Errors
     /// Of the store.
     pub fn next_while(&mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<(Change, Vec<u8>)>> {
+        match &mut self.0 {
+            Source::Walk(walk) => walk.next_kept(goes_on),
+            Source::Kept(answer, given) => {
+                let next = answer.get(*given).cloned();
+                *given += usize::from(next.is_some());
+                Ok(next)
+            }
+        }
+    }
+
+    /// True if it gives what an earlier comparison found.
+    pub fn is_kept(&self) -> bool {
+        self.walk().is_none()
+    }
+
+    fn walk(&self) -> Option<&Diff> {
+        match &self.0 {
+            Source::Walk(walk) => Some(&walk.diff),
+            Source::Kept(..) => None,
+        }
+    }
+
+    /// Entries that were passed over to find which keys may differ; of files with several names not
+    /// those that lead to them.
+    pub fn entries(&self) -> u64 {
+        self.walk().map_or(0, Diff::entries)
+    }
+
+    /// Keys that were looked up on both sides so far.
+    pub fn keys(&self) -> u64 {
+        self.walk().map_or(0, Diff::keys)
+    }
+
+    /// Node headers that were looked at so far.
+    pub fn nodes(&self) -> u64 {
+        self.walk().map_or(0, Diff::nodes)
+    }
+}
+
+impl Walk {
+    /// The next difference, which is noted for the answer that is kept at the end.
+    fn next_kept(&mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<(Change, Vec<u8>)>> {
+        let found = match self.next_while(goes_on) {
+            Ok(found) => found,
+            Err(error) => {
+                self.keeps = None;
+                return Err(error);
+            }
+        };
+        match &found {
+            Some((change, path)) => {
+                let keeps = self.keeps.take();
+                self.keeps = keeps.and_then(|mut keeps| keeps.add(*change, path).then_some(keeps));
+            }
+            None if self.is_done => self.keeps.take().into_iter().for_each(Comparing::keep),
+            None => {}
+        }
+        Ok(found)
+    }
+
+    /// The next difference, or none if `goes_on` says no.
+    fn next_while(&mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<(Change, Vec<u8>)>> {
         let mut passed = 0u32;
         while let Some(difference) = self.diff.next()? {
             passed += 1;
@@ -119,7 +205,9 @@ impl TreeDiff {
         if let Some(linked) = self.linked.take() {
             self.rest = linked.finish()?;
         }
-        Ok(self.rest.pop_front().map(|path| (Change::Changed, path)))
+        let last = self.rest.pop_front().map(|path| (Change::Changed, path));
+        self.is_done = last.is_none();
+        Ok(last)
     }
 
     /// Takes notice of a difference at a key that is no entry.
@@ -136,22 +224,6 @@ impl TreeDiff {
     fn record(&self, value: &Value) -> Result<Record> {
         let bytes: Bytes = self.diff.read(value)?;
         Record::decode(&bytes)
-    }
-
-    /// Entries that were passed over to find which keys may differ; of files with several names not
-    /// those that lead to them.
-    pub fn entries(&self) -> u64 {
-        self.diff.entries()
-    }
-
-    /// Keys that were looked up on both sides so far.
-    pub fn keys(&self) -> u64 {
-        self.diff.keys()
-    }
-
-    /// Node headers that were looked at so far.
-    pub fn nodes(&self) -> u64 {
-        self.diff.nodes()
     }
 }
 

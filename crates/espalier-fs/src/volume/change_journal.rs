@@ -31,15 +31,14 @@
 //! Both happen under one lock, so no change comes in between, and the waiter is woken once.
 
 mod events;
-mod keys;
 mod notes;
 mod waiters;
 
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::layout;
+use crate::volume::directory_keys::{bounds, common_directory, directories_above, is_in_area};
 use espalier_engine::{Batch, KeyRange};
 use events::{Event, events_of};
-use keys::{bounds, common_directory, directories_above, is_in_area};
 use notes::Notes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

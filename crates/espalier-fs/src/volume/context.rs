@@ -5,6 +5,7 @@ use crate::model::layout::{DATA, LINKS, METADATA};
 use crate::model::record::later_than;
 use crate::model::types::*;
 use crate::volume::change_journal::{ChangeJournal, PlannedNotes};
+use crate::volume::comparison_cache::{ComparisonCache, Concern};
 use crate::volume::mtime_hold::PromptFlushes;
 use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::Environment;
@@ -32,6 +33,7 @@ pub(crate) struct VolumeContext {
     pub(crate) prompt_flushes: PromptFlushes,
     /// What changed below directories that callers ask about.
     pub(crate) changes: ChangeJournal,
+    pub(crate) comparisons: Arc<ComparisonCache>,
     /// Blocks of some file may be reserved.
     has_reservations: AtomicBool,
 }
@@ -73,6 +75,7 @@ impl VolumeContext {
             kernel_keeps_times: AtomicBool::new(false),
             prompt_flushes: PromptFlushes::default(),
             changes: ChangeJournal::new(),
+            comparisons: Arc::new(ComparisonCache::new()),
             has_reservations: AtomicBool::new(false),
         })
     }
@@ -133,7 +136,10 @@ impl VolumeContext {
     /// afterwards. The calling function holds the locks of everything that the batch concerns.
     pub(crate) fn commit(&self, batch: Batch) -> Result<Lsn> {
         let planned = self.changes.plan(&batch);
-        let lsn = self.store.commit_if(batch, || self.caller_stays())?;
+        let lsn = {
+            let _change = self.comparisons.begin_change(&batch, Concern::All);
+            self.store.commit_if(batch, || self.caller_stays())?
+        };
         self.note(planned);
         self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         Ok(lsn)
@@ -142,7 +148,7 @@ impl VolumeContext {
     /// Commits a batch that users do not see, even if the caller has given up.
     pub(crate) fn commit_internal(&self, batch: Batch) -> Result<Lsn> {
         let planned = self.changes.plan(&batch);
-        let lsn = self.commit_times(batch)?;
+        let lsn = self.commit_unnoted(batch, Concern::All)?;
         self.note(planned);
         Ok(lsn)
     }
@@ -150,6 +156,11 @@ impl VolumeContext {
     /// As [`VolumeContext::commit_internal`], for what is no change in the eyes of callers that ask
     /// what changed: times of the last read, and ownership marks.
     pub(crate) fn commit_times(&self, batch: Batch) -> Result<Lsn> {
+        self.commit_unnoted(batch, Concern::Links)
+    }
+
+    fn commit_unnoted(&self, batch: Batch, concern: Concern) -> Result<Lsn> {
+        let _change = self.comparisons.begin_change(&batch, concern);
         let lsn = self.store.commit(batch)?;
         self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         Ok(lsn)

@@ -2,6 +2,7 @@
 
 mod areas;
 mod changes;
+mod comparisons;
 mod concurrency;
 mod copies;
 mod distant;

@@ -39,26 +39,40 @@ pub(super) struct LinkedFiles {
     names: BTreeSet<Vec<u8>>,
 }
 
-impl LinkedFiles {
-    /// Looks at what the walk through the entries of both trees does not meet. `None` if neither
-    /// tree can have files with several names. The caller holds both tree locks.
-    pub(super) fn new(
+/// Both trees, if they can have files with several names.
+pub(super) struct LinkedSides {
+    old: Side,
+    new: Side,
+}
+
+impl LinkedSides {
+    /// `None` if neither tree can have files with several names. The caller holds both tree locks.
+    pub(super) fn of(
         (before, old, old_epoch): (&Namespace, &Arc<Node>, u64),
         (after, new, new_epoch): (&Namespace, &Arc<Node>, u64),
-    ) -> Result<Option<Self>> {
+    ) -> Option<Self> {
         if !before.links.is_in_use() || !after.links.is_in_use() {
-            return Ok(None);
+            return None;
         }
-        let (Some(old), Some(new)) = (Side::of(before, old, old_epoch), Side::of(after, new, new_epoch))
-        else {
-            return Ok(None);
-        };
+        Some(Self { old: Side::of(before, old, old_epoch)?, new: Side::of(after, new, new_epoch)? })
+    }
+
+    /// The content prefixes of the directories whose areas serve the tops.
+    pub(super) fn served_by(&self) -> [Arc<[u8]>; 2] {
+        [self.old.served_by.clone(), self.new.served_by.clone()]
+    }
+}
+
+impl LinkedFiles {
+    /// Looks at what the walk through the entries of both trees does not meet. The caller holds
+    /// both tree locks.
+    pub(super) fn new(LinkedSides { old, new }: LinkedSides, after: &Namespace) -> Result<Self> {
         let snapshot = after.volume.store.snapshot()?;
         let mut this = Self { snapshot, old, new, changed: BTreeMap::new(), names: BTreeSet::new() };
         this.compare_names(after)?;
         if this.old.serves_itself() && this.new.serves_itself() {
             // The walk through the entries passes both areas.
-            return Ok(Some(this));
+            return Ok(this);
         }
         let (there, here) =
             (layout::area_files(&this.old.served_by), layout::area_files(&this.new.served_by));
@@ -71,7 +85,7 @@ impl LinkedFiles {
                 this.changed.entry(Vec::new()).or_default().insert(id);
             }
         }
-        Ok(Some(this))
+        Ok(this)
     }
 
     /// Finds the names that lead to different numbers, and those for which different areas serve.

@@ -1,9 +1,9 @@
 //! What a batch changes in the eyes of users, by its keys.
 
-use super::keys::{common_directory, directories_above};
 use crate::model::layout::{self, METADATA};
 use crate::model::merge::MARK_OWNED;
 use crate::model::record::is_directory;
+use crate::volume::directory_keys::{common_directory, directories_above};
 use espalier_engine::{Batch, KeyRange, Op, RangeOp, Touch};
 use std::collections::BTreeSet;
 

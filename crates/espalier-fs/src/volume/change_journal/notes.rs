@@ -5,8 +5,8 @@
 //! Notes are bounded: when there are too many, those below one directory at the top become one note
 //! that stands for all of it, and what changes there later only renews that.
 
-use super::keys::directories_above;
 use crate::model::layout::{self, CONTENT};
+use crate::volume::directory_keys::directories_above;
 use std::collections::BTreeMap;
 
 /// Notes of one watch.

@@ -4,8 +4,8 @@
 //! went away leaves nothing behind but a place, which the next one for that directory takes.
 
 use super::events::Event;
-use super::keys::{bounds, common_directory, directories_above, is_in_area};
 use crate::model::layout;
+use crate::volume::directory_keys::{bounds, common_directory, directories_above, is_in_area};
 use espalier_engine::KeyRange;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
