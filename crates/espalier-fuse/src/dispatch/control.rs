@@ -41,6 +41,9 @@ pub(crate) enum ClientSocket {
     At(String),
 }
 
+/// A call that begins to compare a directory of the first file system with one of the second.
+type BeginDiff = fn(&FileSystem, &FileSystem, NodeId, NodeId, &Caller) -> espalier_fs::Result<TreeDiff>;
+
 /// Carries out ioctls.
 pub(super) struct TreeCommands {
     /// The live file system.
@@ -194,7 +197,10 @@ impl TreeCommands {
             Command::Quota => answer = self.quota(node, caller)?,
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
-                let diff = Differences::Trees(None, Box::new(self.compare(old, node, caller)?));
+                let diff = Differences::Trees(
+                    None,
+                    Box::new(self.compare(old, node, caller, FileSystem::diff_trees)?),
+                );
                 answer.extend_from_slice(&token);
                 answer.extend_from_slice(&self.comparisons.begin(caller.uid, diff).to_ne_bytes());
             }
@@ -250,7 +256,8 @@ impl TreeCommands {
     fn survey(&self, token: &Token, node: NodeId, caller: &Caller) -> Result<Surveyed, Errno> {
         let old = self.tokens.take(token, caller.uid)?;
         let path = || self.shown_path(node);
-        let differences = or_errno(Differences::some_of(self.compare(old, node, caller)?), path)?;
+        let differences = self.compare(old, node, caller, FileSystem::diff_trees_again)?;
+        let differences = or_errno(Differences::some_of(differences), path)?;
         let own = match self.fs.exclusive_space_of_tree(node, caller) {
             Err(error) if error.kind() == FsErrorKind::Permission => None,
             asked => Some(or_errno(asked, path)?),
@@ -384,7 +391,13 @@ impl TreeCommands {
     }
 
     /// Begins to compare two directories, each in the live tree or in a snapshot.
-    fn compare(&self, old: NodeId, new: NodeId, caller: &Caller) -> Result<TreeDiff, Errno> {
+    fn compare(
+        &self,
+        old: NodeId,
+        new: NodeId,
+        caller: &Caller,
+        begin: BeginDiff,
+    ) -> Result<TreeDiff, Errno> {
         if node_tag::is_snapshot_directory(old) || node_tag::is_snapshot_directory(new) {
             return Err(Errno(libc::EXDEV));
         }
@@ -395,7 +408,7 @@ impl TreeCommands {
         let ((before, old), (after, new)) = (find(old)?, find(new)?);
         let before = before.as_ref().map_or(&self.fs, |volume| volume.fs());
         let after = after.as_ref().map_or(&self.fs, |volume| volume.fs());
-        or_errno(after.diff_trees(before, old, new, caller), || self.shown_path(new))
+        or_errno(begin(after, before, old, new, caller), || self.shown_path(new))
     }
 
     /// What was changed below a directory since an instant, as git asks.
