@@ -1,27 +1,28 @@
 //! Bringing the changes of a workspace into its original, or into another directory.
+//!
+//! All three sides are held open, and what lies below them is read by their descriptors: if the
+//! target belongs to another user than the caller, root, that user may put something else in the
+//! place of any entry at any time. Such an exchange ends the apply or shows as a change of the
+//! target, and leads to no access outside of the target.
 
-use crate::entry::Kind;
+use crate::apply_note::{ApplyNote, FROZEN};
+use crate::entry::{self, Kind};
 use crate::error::{AtPath, Error, Result};
 use crate::file_names::FileNames;
 use crate::merge;
 use crate::pinned::Pinned;
 use crate::plan::{Plan, Sides};
-use crate::record::now;
 use crate::rescue::{Unseen, changed_in, directories_that_go};
 use crate::stage::{Stage, parts};
 use crate::three_way::Decision;
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Lock, Workspace};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use crate::plan::{Conflict, Prefer};
-
-/// What is opened is a file that is there, and nothing that waits.
-const NO_DETOUR: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
 
 /// How changes are applied.
 #[derive(Debug, Clone, Default)]
@@ -63,12 +64,13 @@ impl Apply<'_> {
     /// Applies the changes, all or none.
     ///
     /// # Errors
-    /// [`Error::Meanwhile`]; as for [`Trees::clone_tree`] and [`Trees::rename_all`].
+    /// [`Error::Meanwhile`]; [`Error::MountPoint`] if something is mounted where the target would
+    /// change; as for [`Trees::clone_tree`] and [`Trees::rename_all`].
     pub fn run(&self, trees: &dyn Trees, workspace: &mut Workspace) -> Result<ApplyOutcome> {
         let lock = workspace.lock(trees)?;
         let target = match self.to {
             Some(to) => to.canonicalize().at(to)?,
-            None => workspace.find_original(&lock)?,
+            None => workspace.find_original(&lock)?.canonicalize().at(&workspace.original())?,
         };
         workspace.note_if_original(&target, &lock)?;
         if target.starts_with(workspace.place()) || workspace.place().starts_with(&target) {
@@ -78,8 +80,10 @@ impl Apply<'_> {
                 workspace.place().display()
             )));
         }
+        // The user that a directory above the target belongs to may put another one in its place.
+        let into = Arc::new(Pinned::open_resolved(&target)?.within_its_mount());
         let scratch = workspace.scratch()?;
-        let outcome = self.in_scratch(trees, (workspace, &lock), &target, &scratch);
+        let outcome = self.in_scratch(trees, (workspace, &lock), &into, &scratch);
         if let Err(Error::NotPutBack { kept, .. }) = &outcome
             && kept.starts_with(&scratch)
         {
@@ -95,16 +99,15 @@ impl Apply<'_> {
         &self,
         trees: &dyn Trees,
         (workspace, lock): (&mut Workspace, &Lock),
-        target: &Path,
+        into: &Arc<Pinned>,
         scratch: &Path,
     ) -> Result<ApplyOutcome> {
-        // The user that a directory above the target belongs to may put another one in its place.
-        let into = Pinned::open_followed(target)?;
-        // One state of the workspace is compared, applied, and becomes the base.
-        let (frozen, base) = (scratch.join("workspace"), workspace.base());
+        let base = Arc::new(Pinned::open(&workspace.base())?);
+        let frozen = scratch.join(FROZEN);
         let top = workspace.open_top()?;
         top.named(trees.clone_tree(top.path(), &frozen))?;
-        let sides = Sides { base: &base, workspace: &frozen, target };
+        let frozen = Arc::new(Pinned::open(&frozen)?);
+        let sides = Sides { base, workspace: frozen, target: Arc::clone(into) };
         let wanted = |path: &Path| self.paths.is_empty() || self.paths.iter().any(|p| path.starts_with(p));
         let mut plan = Plan::make(trees, &sides, &wanted, self.prefer)?;
         if self.merge {
@@ -113,58 +116,40 @@ impl Apply<'_> {
         if !plan.conflicts.is_empty() {
             return Ok(ApplyOutcome::Conflicts(plan.conflicts));
         }
+        plan.check_mounts(into)?;
         let applied = plan.applied();
         if self.check {
             return Ok(ApplyOutcome::Applied(applied));
         }
-        let staging = workspace.staging(trees, (target, &into), scratch, lock)?;
+        let staging = workspace.staging(trees, into, scratch, lock)?;
         let names = FileNames::kept(&plan.present);
         let time = Some(SystemTime::now());
-        let steps = staging.named(Stage::make(trees, &plan, &frozen, staging.path(), time, names))?;
+        let steps = staging.named(Stage::make(trees, &plan, staging.path(), time, names))?;
         let left = match self.prefer {
             Prefer::Workspace => Vec::new(),
-            Prefer::Neither | Prefer::Target => directories_that_go(&steps, &base),
+            Prefer::Neither | Prefer::Target => directories_that_go(&steps, &sides.base)?,
         };
         let unseen = Unseen::note(scratch, &left)?;
-        into.named(staging.named(trees.rename_all(staging.path(), into.path(), &steps)))?;
-        let looked = match staging.named(changed_in(trees, &left, &base, staging.path())) {
-            Ok(Some(path)) => Err(Error::Meanwhile(target.join(path))),
+        let note = ApplyNote::write(scratch, &sides.workspace, (&steps, staging.path()), self.paths)?;
+        if let Err(why) = into.named(staging.named(trees.rename_all(staging.path(), into.path(), &steps))) {
+            // If it stays because the server is gone, the next command finds out what was done.
+            let _ = ApplyNote::forget(scratch);
+            return Err(why);
+        }
+        let looked = match staging.named(changed_in(trees, &left, &sides.base, staging.path())) {
+            Ok(Some(path)) => Err(Error::Meanwhile(into.name().join(path))),
             looked => looked.map(drop),
         };
         if let Err(why) = looked {
-            return Err(workspace.take_back((trees, lock), &steps, (&staging, target, &into), why));
+            let why = workspace.take_back((trees, lock), &steps, (&staging, into), why);
+            let _ = ApplyNote::forget(scratch);
+            return Err(why);
         }
+        ApplyNote::confirm(scratch)?;
         unseen.forget()?;
-        announce(&steps, into.path());
-        self.advance_base(trees, (workspace, lock), &sides, &wanted)?;
-        workspace.record.applied = Some(now());
-        workspace.store(lock)?;
+        announce(&steps, into);
+        workspace.complete_apply(trees, lock, &note)?;
         Ok(ApplyOutcome::Applied(applied))
-    }
-
-    /// What was applied is in the base from now on.
-    fn advance_base(
-        &self,
-        trees: &dyn Trees,
-        (workspace, lock): (&mut Workspace, &Lock),
-        sides: &Sides<'_>,
-        wanted: &dyn Fn(&Path) -> bool,
-    ) -> Result<()> {
-        if self.paths.is_empty() {
-            let exchanged = renameat_with(CWD, sides.workspace, CWD, sides.base, RenameFlags::EXCHANGE);
-            return exchanged.at(sides.base);
-        }
-        let sides = Sides { target: sides.base, ..*sides };
-        let plan = Plan::make(trees, &sides, wanted, Prefer::Workspace)?;
-        let scratch = sides.workspace.with_file_name("base");
-        std::fs::create_dir(&scratch).at(&scratch)?;
-        workspace.remove_staging(trees, lock)?;
-        let into = Pinned::open(sides.base)?;
-        let staging = workspace.staging(trees, (sides.base, &into), &scratch, lock)?;
-        // Only compared with, path by path.
-        let names = FileNames::apart(&plan.present);
-        let steps = staging.named(Stage::make(trees, &plan, sides.workspace, staging.path(), None, names))?;
-        staging.named(trees.rename_all(staging.path(), sides.base, &steps))
     }
 }
 
@@ -187,11 +172,16 @@ impl Plan {
 
 /// Programs that watch the target hear of each file as if it had been written. A hint: where it
 /// fails they do not.
-fn announce(steps: &[Step], target: &Path) {
+fn announce(steps: &[Step], target: &Arc<Pinned>) {
     for step in steps.iter().filter(|step| matches!(step, Step::Enter { .. } | Step::Exchange { .. })) {
-        let path = target.join(parts(step).0);
-        if crate::entry::read(target, parts(step).0).ok().flatten().is_some_and(|e| e.kind == Kind::File) {
-            drop(File::options().append(true).custom_flags(NO_DETOUR).open(path));
+        let found = entry::read(target, parts(step).0).ok().flatten();
+        if let Some(file) = found.filter(|found| found.kind == Kind::File)
+            && let Ok(held) = file.hold()
+        {
+            drop(held.open(File::options().append(true)));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

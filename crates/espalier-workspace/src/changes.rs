@@ -2,7 +2,7 @@
 //! `core.fsmonitor` hook (protocol 2) wants to hear it.
 
 use crate::error::{AtPath, Result};
-use crate::processes::mount_points;
+use crate::procfs::mount_points;
 use crate::trees::{ask, cut_off, explain, take_differences};
 use espalier_fuse::control;
 use std::fs::File;
@@ -71,10 +71,10 @@ impl Changes {
     /// knows nothing.
     ///
     /// # Errors
-    /// Of the system.
+    /// [`Error::NoProc`](crate::Error::NoProc); of the system.
     pub fn add_mounts_below(&mut self, dir: &Path) -> Result<()> {
         let top = dir.canonicalize().at(dir)?;
-        for place in mount_points() {
+        for place in mount_points()? {
             if let Ok(below) = place.strip_prefix(&top)
                 && below.as_os_str() != ""
             {

@@ -6,7 +6,7 @@ use crate::git::{self, GitNote};
 use crate::git_warm::{self, Warmed};
 use crate::home::Home;
 use crate::names::check_name;
-use crate::process::start_of;
+use crate::procfs::{Life, life_of};
 use crate::record::{Record, Top, now};
 use crate::registry::{NEW_PREFIX, Registry, check_free};
 use crate::source::{Source, is_mount};
@@ -65,7 +65,8 @@ impl Create<'_> {
     /// Makes the workspace.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::Name`], [`Error::Unsuitable`]; as for [`Trees::clone_tree`].
+    /// [`Error::Exists`], [`Error::Name`], [`Error::Unsuitable`], [`Error::NoProc`]; as for
+    /// [`Trees::clone_tree`].
     pub fn run(&self, trees: &dyn Trees) -> Result<Created> {
         check_name(self.name)?;
         let way = self.way()?;
@@ -82,7 +83,11 @@ impl Create<'_> {
         record.made_from = way.made_from;
         record.note_original(&way.original)?;
         record.expires = self.time_to_live.map(|time| now().saturating_add(time.as_secs()));
-        record.process = self.process.and_then(|process| Some((process, start_of(process)?)));
+        if let Some(process) = self.process
+            && let Life::Runs(start) = life_of(process)?
+        {
+            record.process = Some((process, start));
+        }
         let mut workspace = Workspace { home, record };
         let new = workspace.home.dir().join(format!("{NEW_PREFIX}{id}"));
         std::fs::create_dir(&new).at(&new)?;

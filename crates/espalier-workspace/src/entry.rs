@@ -1,12 +1,20 @@
-//! What is at a path, as far as workspaces are concerned: kind, content, attributes. Times do not
-//! count.
+//! What is at a path below a directory, as far as workspaces are concerned: kind, content,
+//! attributes. Times do not count.
+//!
+//! An entry is read by a descriptor, and what it tells of later is what was read, or an error:
+//! another user may put something else at its path at any time.
 
-use crate::error::{AtPath, Result};
+use crate::error::{AtPath, Error, Result};
+use crate::pinned::{Held, Pinned};
 use crate::trees::Expected;
+use rustix::fs::{getxattr, lgetxattr, listxattr, llistxattr};
+use rustix::io::Errno;
 use std::fs::{File, Metadata};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
+use std::ops::Deref;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes that are compared at a time.
 const CHUNK_BYTES: usize = 128 << 10;
@@ -29,6 +37,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    fn of(metadata: &Metadata) -> Self {
+        match metadata.file_type() {
+            kind if kind.is_dir() => Self::Directory,
+            kind if kind.is_symlink() => Self::Link,
+            kind if kind.is_block_device() || kind.is_char_device() || kind.is_fifo() || kind.is_socket() => {
+                Self::Special
+            }
+            _ => Self::File,
+        }
+    }
+
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
@@ -50,49 +69,124 @@ pub(crate) enum Trust {
     Content,
 }
 
-/// What is at a path.
-#[derive(Debug, Clone)]
+/// What was at a path below a directory when it was read.
+#[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) path: PathBuf,
+    top: Arc<Pinned>,
+    /// The path below the directory.
+    pub(crate) below: PathBuf,
     pub(crate) kind: Kind,
     pub(crate) number: u64,
     pub(crate) metadata: Metadata,
+    /// It itself, until [`Entry::release`].
+    held: Option<Held>,
 }
 
 /// What is at path `below` of directory `top`; `None` if nothing is.
-pub(crate) fn read(top: &Path, below: &Path) -> Result<Option<Entry>> {
-    read_at(top.join(below))
+///
+/// # Errors
+/// As for [`Pinned::hold`].
+pub(crate) fn read(top: &Arc<Pinned>, below: &Path) -> Result<Option<Entry>> {
+    let Some(held) = top.hold(below)? else { return Ok(None) };
+    let metadata = held.metadata().at(&top.name().join(below))?;
+    let (top, below, held) = (Arc::clone(top), below.to_owned(), Some(held));
+    Ok(Some(Entry { top, below, kind: Kind::of(&metadata), number: metadata.ino(), metadata, held }))
 }
 
-/// What is at a path; `None` if nothing is.
-pub(crate) fn read_at(path: PathBuf) -> Result<Option<Entry>> {
-    let metadata = match path.symlink_metadata() {
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        found => found.at(&path)?,
-    };
-    let kind = match metadata.file_type() {
-        kind if kind.is_dir() => Kind::Directory,
-        kind if kind.is_symlink() => Kind::Link,
-        kind if kind.is_block_device() || kind.is_char_device() || kind.is_fifo() || kind.is_socket() => {
-            Kind::Special
-        }
-        _ => Kind::File,
-    };
-    Ok(Some(Entry { path, kind, number: metadata.ino(), metadata }))
+/// By what a later change of something shows.
+pub(crate) fn expected(of: &Metadata) -> Expected {
+    let (seconds, nanos) = (of.ctime(), of.ctime_nsec());
+    Expected { number: of.ino(), changed: seconds.saturating_mul(1_000_000_000).saturating_add(nanos) }
 }
 
-/// The number of a directory, from which those of entries below keep their distance in clones.
-pub(crate) fn identity(top: &Path) -> Result<u64> {
-    Ok(top.metadata().at(top)?.ino())
+/// What an [`Entry`] tells of.
+#[derive(Debug)]
+pub(crate) enum Known<'a> {
+    /// It has been held since it was read.
+    Since(&'a Held),
+    /// It was opened anew.
+    Anew(Held),
+}
+
+impl Deref for Known<'_> {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        match self {
+            Self::Since(held) => held,
+            Self::Anew(held) => held,
+        }
+    }
 }
 
 impl Entry {
     /// By what a later change of it shows.
     pub(crate) fn expected(&self) -> Expected {
-        let (seconds, nanos) = (self.metadata.ctime(), self.metadata.ctime_nsec());
-        Expected { number: self.number, changed: seconds.saturating_mul(1_000_000_000).saturating_add(nanos) }
+        expected(&self.metadata)
+    }
+
+    /// Its path by the name of the directory that it is in.
+    pub(crate) fn name(&self) -> PathBuf {
+        self.top.name().join(&self.below)
+    }
+
+    /// Closes it, so that many entries may be known at a time.
+    pub(crate) fn release(&mut self) {
+        self.held = None;
+    }
+
+    /// It itself, opened anew if it was released.
+    ///
+    /// # Errors
+    /// [`Error::Meanwhile`] if something else is at its path by now; as for [`Pinned::hold`].
+    pub(crate) fn hold(&self) -> Result<Known<'_>> {
+        if let Some(held) = &self.held {
+            return Ok(Known::Since(held));
+        }
+        let meanwhile = || Error::Meanwhile(self.name());
+        let held = self.top.hold(&self.below)?.ok_or_else(meanwhile)?;
+        let now = held.metadata().at(&self.name())?;
+        match (now.dev(), now.ino(), Kind::of(&now)) == (self.metadata.dev(), self.number, self.kind) {
+            true => Ok(Known::Anew(held)),
+            false => Err(meanwhile()),
+        }
+    }
+
+    /// What `call` makes of its path in proc(5), with errors that name it.
+    ///
+    /// # Errors
+    /// As for [`Entry::hold`]; those of the call.
+    pub(crate) fn with_path<T>(&self, call: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        let held = self.hold()?;
+        call(held.path()).map_err(|error| {
+            error.map_path(|path| if path == held.path() { self.name() } else { path.to_owned() })
+        })
+    }
+
+    /// Opens it, a file, to be read.
+    ///
+    /// # Errors
+    /// As for [`Entry::hold`]; of the system.
+    pub(crate) fn open(&self) -> Result<File> {
+        self.hold()?.open(File::options().read(true)).at(&self.name())
+    }
+
+    /// What it says, a symbolic link.
+    ///
+    /// # Errors
+    /// As for [`Entry::hold`]; of the system.
+    pub(crate) fn link_target(&self) -> Result<PathBuf> {
+        self.hold()?.link_target().at(&self.name())
+    }
+
+    /// Its extended attributes, sorted by name.
+    ///
+    /// # Errors
+    /// As for [`Entry::hold`]; of the system.
+    pub(crate) fn xattrs(&self) -> Result<Vec<Xattr>> {
+        let held = self.hold()?;
+        let path = held.path();
+        xattrs_by(|names| listxattr(path, names), |name, value| getxattr(path, name, value)).at(&self.name())
     }
 
     /// True for a file that has other names.
@@ -121,12 +215,9 @@ impl Entry {
                 let device = |of: &Metadata| (of.mode() & libc::S_IFMT, of.rdev());
                 Ok(device(&self.metadata) == device(&other.metadata))
             }
-            Kind::Link => {
-                let target = |path: &Path| std::fs::read_link(path).at(path);
-                Ok(target(&self.path)? == target(&other.path)?)
-            }
+            Kind::Link => Ok(self.link_target()? == other.link_target()?),
             Kind::File if self.metadata.size() != other.metadata.size() => Ok(false),
-            Kind::File => Ok(self.is_untouched(other, trust) || same_bytes(&self.path, &other.path)?),
+            Kind::File => Ok(self.is_untouched(other, trust) || same_bytes(self, other)?),
         }
     }
 
@@ -137,12 +228,13 @@ impl Entry {
             return Ok(false);
         }
         let untouched = self.kind != Kind::Directory && self.is_untouched(other, trust);
-        Ok(untouched || xattrs(&self.path)? == xattrs(&other.path)?)
+        Ok(untouched || self.xattrs()? == other.xattrs()?)
     }
 }
 
-fn same_bytes(a: &Path, b: &Path) -> Result<bool> {
-    let (mut first, mut second) = (File::open(a).at(a)?, File::open(b).at(b)?);
+fn same_bytes(a: &Entry, b: &Entry) -> Result<bool> {
+    let (mut first, mut second) = (a.open()?, b.open()?);
+    let (a, b) = (&a.name(), &b.name());
     let (mut here, mut there) = (Vec::new(), Vec::new());
     loop {
         let (a_read, b_read) = (fill(&mut first, &mut here).at(a)?, fill(&mut second, &mut there).at(b)?);
@@ -160,12 +252,26 @@ fn fill(file: &mut File, chunk: &mut Vec<u8>) -> std::io::Result<usize> {
     file.take(CHUNK_BYTES as u64).read_to_end(chunk)
 }
 
-/// The extended attributes of an entry, sorted by name.
-pub(crate) fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+/// An extended attribute: name and value.
+pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
+
+/// The extended attributes of what is at a path of a command's own, sorted by name.
+///
+/// # Errors
+/// Of the system.
+pub(crate) fn xattrs(path: &Path) -> Result<Vec<Xattr>> {
+    xattrs_by(|names| llistxattr(path, names), |name, value| lgetxattr(path, name, value)).at(path)
+}
+
+/// Extended attributes by the calls that list them and get one.
+fn xattrs_by(
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<Xattr>> {
     let mut names = vec![0; XATTR_BYTES];
-    let length = match rustix::fs::llistxattr(path, &mut names[..]) {
-        Err(rustix::io::Errno::OPNOTSUPP) => 0,
-        read => read.at(path)?,
+    let length = match list(&mut names) {
+        Err(Errno::OPNOTSUPP) => 0,
+        read => read?,
     };
     let mut all = Vec::new();
     for name in names[..length].split(|byte| *byte == 0) {
@@ -173,11 +279,11 @@ pub(crate) fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
             continue;
         }
         let mut value = vec![0; XATTR_BYTES];
-        match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+        match get(name, &mut value) {
             // Removed meanwhile, or not for this user to read.
-            Err(rustix::io::Errno::NODATA | rustix::io::Errno::PERM | rustix::io::Errno::ACCESS) => {}
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             read => {
-                value.truncate(read.at(path)?);
+                value.truncate(read?);
                 all.push((name.to_vec(), value));
             }
         }

@@ -102,6 +102,24 @@ pub enum Error {
         /// Where its original was.
         original: PathBuf,
     },
+    /// Proc(5) is not mounted, so it cannot be known which processes run and what they use.
+    #[error(
+        "/proc is not mounted, so it cannot be told which processes run, and directories cannot be held \
+         (mount -t proc proc /proc); nothing was changed"
+    )]
+    NoProc,
+    /// Something is mounted on or below what an apply would change.
+    #[error(
+        "{}: something is mounted on {}, and changes would come under it; nothing was applied; unmount it, or \
+         name paths beside it",
+        target.display(), at.display()
+    )]
+    MountPoint {
+        /// The directory that the changes were to be applied to.
+        target: PathBuf,
+        /// Where something is mounted.
+        at: PathBuf,
+    },
     /// The target changed while it was compared.
     #[error("{}: something was changed there meanwhile; nothing was applied, try again", .0.display())]
     Meanwhile(PathBuf),

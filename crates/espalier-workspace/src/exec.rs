@@ -1,6 +1,7 @@
 //! A process that sees a workspace at the path of its original.
 
 use crate::error::{AtPath, Error, Result};
+use crate::procfs::{PROC, check_mounted};
 use crate::workspace::Workspace;
 use rustix::mount::{MountPropagationFlags, mount_bind_recursive, mount_change};
 use std::path::{Path, PathBuf};
@@ -11,13 +12,16 @@ use std::path::{Path, PathBuf};
 /// there.
 ///
 /// # Errors
-/// [`Error::Unsuitable`] if the system allows no such namespaces, or the original is not found; of
-/// the system.
+/// [`Error::Unsuitable`] if the system allows no such namespaces, or the original is not found;
+/// [`Error::NoProc`]; of the system.
 pub fn enter(workspace: &Workspace) -> Result<PathBuf> {
     let (place, original) = (workspace.place(), workspace.look_for_original()?);
     let here = std::env::current_dir().at(Path::new("."))?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let flags = if uid == 0 { libc::CLONE_NEWNS } else { libc::CLONE_NEWNS | libc::CLONE_NEWUSER };
+    if uid != 0 {
+        check_mounted(Path::new(PROC))?;
+    }
     // SAFETY: it concerns the calling process alone, and takes no pointers.
     if unsafe { libc::unshare(flags) } != 0 {
         let error = std::io::Error::last_os_error();

@@ -5,12 +5,15 @@
 //! of it is alike on both sides, they become names of that. All else is decided path by path: which
 //! names share a file is no change by itself.
 
-use crate::entry::{self, Entry};
+use crate::entry::{Entry, expected};
 use crate::error::{AtPath, Error, Result};
 use crate::plan::Item;
 use crate::three_way::{Decision, Pick};
 use crate::trees::{Expected, Step};
+use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::io::Errno;
 use std::collections::HashMap;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -86,26 +89,31 @@ impl<'a> FileNames<'a> {
     /// none.
     ///
     /// # Errors
-    /// [`Error::Meanwhile`]; of the system.
+    /// [`Error::Meanwhile`] if the file is not what was compared; of the system.
     pub(crate) fn link(&mut self, made: Option<&Made>, at: &Path) -> Result<bool> {
         let (Some(made), Some(files)) = (made, &mut self.files) else { return Ok(false) };
         if let Some(first) = files.get(made) {
-            return link(first, at);
+            return is_linked(linkat(CWD, first, CWD, at, AtFlags::empty()), at);
         }
         let Some(present) = self.present.get(&made.workspace).filter(|_| made.is_taken()) else {
             return Ok(false);
         };
         // A link gives the file a new time of change, by which a change by others no longer shows.
         let compared = self.linked.get(&present.number).map_or(present.expected(), |(_, now)| *now);
-        let meanwhile = || Error::Meanwhile(present.path.clone());
-        let before = entry::read_at(present.path.clone())?.filter(|now| now.expected() == compared);
-        before.ok_or_else(meanwhile)?;
-        if !link(&present.path, at)? {
+        let meanwhile = || Error::Meanwhile(present.name());
+        let held = present.hold()?;
+        if expected(&held.metadata().at(&present.name())?) != compared {
+            return Err(meanwhile());
+        }
+        if !is_linked(linkat(CWD, held.path(), CWD, at, AtFlags::SYMLINK_FOLLOW), at)? {
             return Ok(false);
         }
         files.insert(made.clone(), at.to_owned());
-        let now = entry::read_at(at.to_owned())?.filter(|now| is_same(now, present)).ok_or_else(meanwhile)?;
-        self.linked.insert(present.number, (present.expected(), now.expected()));
+        let now = at.symlink_metadata().at(at)?;
+        if !is_same(&now, &present.metadata) {
+            return Err(meanwhile());
+        }
+        self.linked.insert(present.number, (present.expected(), expected(&now)));
         Ok(true)
     }
 
@@ -150,27 +158,18 @@ impl<'a> FileNames<'a> {
     }
 }
 
-/// Makes `at` a further name of a file; false if the system allows no such name, because of a limit
-/// on the tree or on names, or because the file is not the caller's.
-fn link(file: &Path, at: &Path) -> Result<bool> {
-    match std::fs::hard_link(file, at) {
-        Err(error)
-            if matches!(
-                error.raw_os_error(),
-                Some(libc::EXDEV | libc::EMLINK | libc::EPERM | libc::EACCES)
-            ) =>
-        {
-            Ok(false)
-        }
-        made => made.at(at).map(|()| true),
+/// False if the system has refused `at` as a further name of a file, because of a limit on the tree
+/// or on names, or because the file is not the caller's.
+fn is_linked(done: rustix::io::Result<()>, at: &Path) -> Result<bool> {
+    match done {
+        Err(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::ACCESS) => Ok(false),
+        done => done.at(at).map(|()| true),
     }
 }
 
 /// True if the file is what was compared, but for its names.
-fn is_same(now: &Entry, compared: &Entry) -> bool {
-    let told = |entry: &Entry| {
-        let of = &entry.metadata;
-        (entry.number, of.size(), of.mtime(), of.mtime_nsec(), of.mode(), of.uid(), of.gid())
-    };
+fn is_same(now: &Metadata, compared: &Metadata) -> bool {
+    let told =
+        |of: &Metadata| (of.ino(), of.size(), of.mtime(), of.mtime_nsec(), of.mode(), of.uid(), of.gid());
     told(now) == told(compared)
 }

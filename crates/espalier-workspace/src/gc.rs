@@ -4,8 +4,8 @@
 use crate::discard::DISCARDED;
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
-use crate::process::start_of;
 use crate::processes::Processes;
+use crate::procfs::{Life, life_of};
 use crate::record::now;
 use crate::registry::{NEW_PREFIX, Registry, is_identifier};
 use crate::trees::Trees;
@@ -96,7 +96,7 @@ impl Registry {
                 Err(error) => all.push(Collected {
                     name: workspace.record.name.clone(),
                     path: workspace.place(),
-                    reason: end(workspace).unwrap_or(Reason::Unknown),
+                    reason: end(workspace).ok().flatten().unwrap_or(Reason::Unknown),
                     kept: Some(error.to_string()),
                 }),
             }
@@ -145,7 +145,7 @@ fn collect_due(
         return Ok(Some(Collected { name, path, reason, kept }));
     }
     workspace.tidy(trees)?;
-    if end(workspace).is_none() {
+    if end(workspace)?.is_none() {
         return Ok(None);
     }
     let Some(lock) = workspace.try_lock(trees)? else { return Ok(None) };
@@ -169,18 +169,31 @@ fn collect_due(
 }
 
 /// What has ended a workspace, whatever it has become.
-fn end(workspace: &Workspace) -> Option<Reason> {
+///
+/// # Errors
+/// [`Error::NoProc`] if it is the end of a process, and cannot be known.
+fn end(workspace: &Workspace) -> Result<Option<Reason>> {
+    end_by(workspace, life_of)
+}
+
+/// The same with what tells whether a process runs.
+fn end_by(workspace: &Workspace, life: impl Fn(i32) -> Result<Life>) -> Result<Option<Reason>> {
     if workspace.record.expires.is_some_and(|expires| expires <= now()) {
         // Whose time is over goes with its changes: that is what the user said.
-        return Some(Reason::Expired);
+        return Ok(Some(Reason::Expired));
     }
-    let ended = |(process, start): (i32, u64)| start_of(process) != Some(start);
-    workspace.record.process.is_some_and(ended).then_some(Reason::ProcessEnded)
+    let Some((process, start)) = workspace.record.process else { return Ok(None) };
+    Ok(match life(process)? {
+        Life::Runs(since) if since == start => None,
+        // It may be the one, or another that has got its number.
+        Life::Hidden => None,
+        Life::Runs(_) | Life::Ended => Some(Reason::ProcessEnded),
+    })
 }
 
 /// Why a workspace may go.
 fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
-    let reason = end(workspace);
+    let reason = end(workspace)?;
     if reason != Some(Reason::ProcessEnded) {
         return Ok(reason);
     }

@@ -8,6 +8,7 @@
 //! steps.
 
 mod apply;
+mod apply_note;
 mod changes;
 mod checkpoint;
 mod commits;
@@ -35,6 +36,7 @@ mod pinned;
 mod plan;
 mod process;
 mod processes;
+mod procfs;
 mod promote;
 mod record;
 mod registry;
@@ -64,7 +66,8 @@ pub use home::Home;
 pub use listing::{Listed, own_bytes};
 pub use patch::{patch, statistics};
 pub use process::Process;
-pub use processes::{Processes, unescape_mount_path};
+pub use processes::Processes;
+pub use procfs::unescape_mount_path;
 pub use record::{Checkpoint, Record, Top};
 pub use registry::{Registry, Unreadable};
 pub use three_way::{ConflictKind, Decision, Pick, Side, Triple, decide};

@@ -51,15 +51,17 @@ impl Listed {
     /// Looks at a workspace.
     ///
     /// # Errors
-    /// As for [`Trees::survey`].
+    /// As for [`Workspace::tidy`] and [`Trees::survey`].
     pub fn of(trees: &dyn Trees, workspace: &Workspace, processes: &Processes) -> Result<Self> {
+        let mut workspace = workspace.clone();
+        workspace.tidy(trees)?;
         let (changed, own_bytes, limits) = workspace.survey(trees)?;
         Ok(Self {
             changed: Some(changed.len()),
             own_bytes,
             quota: limits.exclusive,
             processes: processes.in_tree(&workspace.place()),
-            workspace: workspace.clone(),
+            workspace,
             problem: None,
         })
     }

@@ -7,6 +7,7 @@ use crate::plan::{Conflict, Item, Plan};
 use crate::three_way::{ConflictKind, Decision, Pick};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -69,15 +70,16 @@ impl Merged<'_> {
 
     /// A file with the merged text of a path, or the kind of the conflict that is left.
     fn merge(&mut self, item: &Item) -> Result<std::result::Result<PathBuf, ConflictKind>> {
-        match merge_item(item)? {
+        match merge_item(item, self.into)? {
             Ok(text) => self.file(text).map(Ok),
             Err(kind) => Ok(Err(kind)),
         }
     }
 }
 
-/// The merged text, or the kind of the conflict that is left.
-fn merge_item(item: &Item) -> Result<std::result::Result<Vec<u8>, ConflictKind>> {
+/// The merged text, or the kind of the conflict that is left. Git gets copies in the directory
+/// `into`: it opens files by name, and what another user puts there would not be what was compared.
+fn merge_item(item: &Item, into: &Path) -> Result<std::result::Result<Vec<u8>, ConflictKind>> {
     let (Some(base), Some(workspace), Some(target)) = (&item.base, &item.workspace, &item.target) else {
         return Ok(Err(ConflictKind::Content));
     };
@@ -86,8 +88,15 @@ fn merge_item(item: &Item) -> Result<std::result::Result<Vec<u8>, ConflictKind>>
             return Ok(Err(ConflictKind::Content));
         }
     }
+    std::fs::create_dir_all(into).at(into)?;
     let mut command = git_command();
-    command.args(["merge-file", "-p", "-q"]).args([&target.path, &base.path, &workspace.path]);
+    command.args(["merge-file", "-p", "-q"]);
+    for (name, entry) in [("target", target), ("base", base), ("workspace", workspace)] {
+        let copy = into.join(name);
+        let (mut from, mut to) = (entry.open()?, File::create(&copy).at(&copy)?);
+        std::io::copy(&mut from, &mut to).at(&entry.name())?;
+        command.arg(copy);
+    }
     let out = command.stdin(Stdio::null()).output();
     let failed = |what: String| Error::Program { program: "git merge-file".into(), what };
     let out = out.map_err(|error| failed(no_git(&error)))?;
@@ -102,8 +111,7 @@ fn merge_item(item: &Item) -> Result<std::result::Result<Vec<u8>, ConflictKind>>
 
 fn is_text(entry: &crate::entry::Entry) -> Result<bool> {
     let mut head = Vec::new();
-    let file = std::fs::File::open(&entry.path).at(&entry.path)?;
-    file.take(TEXT_BYTES).read_to_end(&mut head).at(&entry.path)?;
+    entry.open()?.take(TEXT_BYTES).read_to_end(&mut head).at(&entry.name())?;
     Ok(!head.contains(&0))
 }
 

@@ -4,11 +4,13 @@
 use crate::entry::{self, Kind};
 use crate::error::{AtPath, Error, Result, no_git};
 use crate::git_command::git_command;
+use crate::pinned::Pinned;
 use crate::stage::copy_attributes;
 use crate::trees::Trees;
 use crate::workspace::{Changed, Difference, Workspace};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
 /// Content as it is, whatever `.gitattributes` say.
 const ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding !diff\n";
@@ -45,7 +47,7 @@ fn git_diff(
     for side in [&old, &new] {
         std::fs::create_dir(side).at(side)?;
     }
-    let (base, place) = (workspace.base(), workspace.place());
+    let (base, place) = workspace.open_trees()?;
     for difference in differences {
         let before = match &difference.change {
             Changed::Renamed { from } => from,
@@ -98,7 +100,7 @@ fn diff_of(scratch: &Path, options: &[&str]) -> Result<Vec<u8>> {
 }
 
 /// Puts a clone of a file or link where git looks for it. A patch has no directories and devices.
-fn copy(trees: &dyn Trees, top: &Path, path: &Path, side: &Path) -> Result<()> {
+fn copy(trees: &dyn Trees, top: &Arc<Pinned>, path: &Path, side: &Path) -> Result<()> {
     let Some(found) = entry::read(top, path)? else { return Ok(()) };
     let to: PathBuf = side.join(path);
     if !matches!(found.kind, Kind::File | Kind::Link) || to.symlink_metadata().is_ok() {
@@ -108,9 +110,8 @@ fn copy(trees: &dyn Trees, top: &Path, path: &Path, side: &Path) -> Result<()> {
         std::fs::create_dir_all(parent).at(parent)?;
     }
     if found.kind == Kind::File {
-        return trees.clone_tree(&found.path, &to);
+        return found.with_path(|path| trees.clone_tree(path, &to));
     }
-    let target = std::fs::read_link(&found.path).at(&found.path)?;
-    std::os::unix::fs::symlink(target, &to).at(&to)?;
+    std::os::unix::fs::symlink(found.link_target()?, &to).at(&to)?;
     copy_attributes(&found, &to)
 }

@@ -5,14 +5,16 @@
 //! matters in two ways: a directory that the workspace removed may hold something of the target's,
 //! and a path may have been moved on both sides.
 
-use crate::entry::{self, Entry, Kind, Trust, identity};
-use crate::error::Result;
+use crate::entry::{self, Entry, Kind, Trust};
+use crate::error::{Error, Result};
+use crate::pinned::Pinned;
 use crate::three_way::{ConflictKind, Decision, Pick, Side, Triple, decide, pick_attributes};
 use crate::trees::{Change, Trees};
 use crate::workspace::{all_changed_paths, changed_paths, is_of_version_control};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Which side wins where both changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,10 +40,11 @@ pub struct Conflict {
 }
 
 /// The trees that are compared.
-pub(crate) struct Sides<'a> {
-    pub(crate) base: &'a Path,
-    pub(crate) workspace: &'a Path,
-    pub(crate) target: &'a Path,
+#[derive(Debug, Clone)]
+pub(crate) struct Sides {
+    pub(crate) base: Arc<Pinned>,
+    pub(crate) workspace: Arc<Pinned>,
+    pub(crate) target: Arc<Pinned>,
 }
 
 /// A path that the workspace changed.
@@ -57,6 +60,16 @@ pub(crate) struct Item {
     pub(crate) attributes: Option<Pick>,
     /// A file with the merged content.
     pub(crate) merged: Option<PathBuf>,
+}
+
+impl Item {
+    /// Closes what was compared.
+    fn release(&mut self) {
+        [&mut self.workspace, &mut self.target, &mut self.base]
+            .into_iter()
+            .flatten()
+            .for_each(Entry::release);
+    }
 }
 
 /// What is to be done.
@@ -82,13 +95,13 @@ impl Plan {
     /// Compares, and decides on all paths that `wanted` accepts.
     pub(crate) fn make(
         trees: &dyn Trees,
-        sides: &Sides<'_>,
+        sides: &Sides,
         wanted: &dyn Fn(&Path) -> bool,
         prefer: Prefer,
     ) -> Result<Self> {
-        let ours = changed_paths(trees, sides.base, sides.workspace)?;
+        let ours = changed_paths(trees, &sides.base, &sides.workspace)?;
         // A repository below that goes takes its commits along, so what only it keeps counts here.
-        let all_theirs = all_changed_paths(trees, sides.base, sides.target)?;
+        let all_theirs = all_changed_paths(trees, &sides.base, &sides.target)?;
         let is_compared = |path: &Path| !is_of_version_control(path.as_os_str().as_bytes());
         let theirs: Vec<_> = all_theirs.iter().filter(|(path, _)| is_compared(path)).cloned().collect();
         let mut plan = Self::default();
@@ -97,8 +110,8 @@ impl Plan {
                 plan.items.insert(path.clone(), item);
             }
         }
-        let moved_here = Moves::find(sides.base, sides.workspace, &ours)?;
-        let moved_there = Moves::find(sides.base, sides.target, &theirs)?;
+        let moved_here = Moves::find(&sides.base, &sides.workspace, &ours)?;
+        let moved_there = Moves::find(&sides.base, &sides.target, &theirs)?;
         plan.name_renames(&moved_here, &moved_there);
         plan.resolve(prefer);
         plan.check_removed_directories(sides, &all_theirs, prefer)?;
@@ -112,13 +125,33 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Refuses if something is mounted where the target would change, of which the file system
+    /// knows nothing: on a path, above it, or below what goes or is replaced.
+    ///
+    /// # Errors
+    /// [`Error::MountPoint`]; [`Error::NoProc`].
+    pub(crate) fn check_mounts(&self, target: &Pinned) -> Result<()> {
+        let is_directory = |entry: &Option<Entry>| entry.as_ref().is_some_and(|e| e.kind == Kind::Directory);
+        let stays = |item: &Item| is_directory(&item.workspace) && is_directory(&item.target);
+        for mount in target.mounts_below()? {
+            let changes = |(path, item): (&PathBuf, &Item)| {
+                path.starts_with(&mount) || (mount.starts_with(path) && !stays(item))
+            };
+            if self.items.iter().any(changes) {
+                let at = target.name().join(&mount);
+                return Err(Error::MountPoint { target: target.name().to_owned(), at });
+            }
+        }
+        Ok(())
+    }
+
     /// True if all that the workspace has below a path is taken as it is.
     pub(crate) fn is_whole(&self, path: &Path) -> bool {
         !self.left.range(path.to_owned()..).next().is_some_and(|left| left.starts_with(path))
     }
 
     /// Finds what the target has already of files of which further names are taken.
-    fn find_present(&mut self, sides: &Sides<'_>, ours: &[(PathBuf, Change)]) -> Result<()> {
+    fn find_present(&mut self, sides: &Sides, ours: &[(PathBuf, Change)]) -> Result<()> {
         let is_taken = |item: &&Item| item.decision == Decision::Take;
         let files = self.items.values().filter(is_taken).filter_map(|item| item.workspace.as_ref());
         let wanted: BTreeSet<u64> = files.filter(|file| file.has_names()).map(|file| file.number).collect();
@@ -130,13 +163,14 @@ impl Plan {
             if self.items.get(path).is_some_and(|item| item.decision != Decision::Keep) {
                 continue;
             }
-            let Some(file) = entry::read(sides.workspace, path)? else { continue };
+            let Some(file) = entry::read(&sides.workspace, path)? else { continue };
             if !wanted.contains(&file.number) || self.present.contains_key(&file.number) {
                 continue;
             }
-            if let Some(target) = entry::read(sides.target, path)?
+            if let Some(mut target) = entry::read(&sides.target, path)?
                 && file.is_like(&target, Trust::Content)?
             {
+                target.release();
                 self.present.insert(file.number, target);
             }
         }
@@ -183,7 +217,7 @@ impl Plan {
     /// A directory that goes must hold nothing that only the target has.
     fn check_removed_directories(
         &mut self,
-        sides: &Sides<'_>,
+        sides: &Sides,
         theirs: &[(PathBuf, Change)],
         prefer: Prefer,
     ) -> Result<()> {
@@ -238,7 +272,7 @@ impl Plan {
     }
 
     /// What is taken must have a directory to lie in.
-    fn check_parents(&mut self, sides: &Sides<'_>, prefer: Prefer) -> Result<()> {
+    fn check_parents(&mut self, sides: &Sides, prefer: Prefer) -> Result<()> {
         let paths: Vec<PathBuf> = self.items.keys().cloned().collect();
         for path in paths {
             let Some(item) = self.items.get(&path) else { continue };
@@ -254,7 +288,7 @@ impl Plan {
                     Some(Decision::Conflict(_)) => continue,
                     _ => {}
                 }
-                let there = entry::read(sides.target, above)?;
+                let there = entry::read(&sides.target, above)?;
                 if there.as_ref().is_none_or(|there| there.kind != Kind::Directory) {
                     missing.push((above.to_owned(), there));
                 }
@@ -268,17 +302,17 @@ impl Plan {
     /// replaced them, and no matter if the workspace made them.
     fn settle_parents(
         &mut self,
-        sides: &Sides<'_>,
+        sides: &Sides,
         path: &Path,
         missing: Vec<(PathBuf, Option<Entry>)>,
         prefer: Prefer,
     ) -> Result<()> {
         for (above, there) in missing {
-            let base = entry::read(sides.base, &above)?;
-            let workspace = entry::read(sides.workspace, &above)?;
+            let base = entry::read(&sides.base, &above)?;
+            let workspace = entry::read(&sides.workspace, &above)?;
             let made_here = base.is_none() && there.is_none();
             if made_here || prefer == Prefer::Workspace {
-                let item = Item {
+                let mut item = Item {
                     workspace,
                     target: there,
                     base,
@@ -287,6 +321,7 @@ impl Plan {
                     attributes: None,
                     merged: None,
                 };
+                item.release();
                 self.items.insert(above, item);
                 continue;
             }
@@ -337,18 +372,18 @@ fn words(kind: ConflictKind, item: &Item) -> String {
 }
 
 /// True if a path of the target is not as in the base.
-fn is_changed(sides: &Sides<'_>, path: &Path) -> Result<bool> {
-    match (entry::read(sides.base, path)?, entry::read(sides.target, path)?) {
+fn is_changed(sides: &Sides, path: &Path) -> Result<bool> {
+    match (entry::read(&sides.base, path)?, entry::read(&sides.target, path)?) {
         (Some(base), Some(target)) => Ok(!base.is_like(&target, Trust::Times)?),
         (base, target) => Ok(base.is_some() || target.is_some()),
     }
 }
 
 /// Decides on one path; `None` if the workspace has not changed it after all.
-fn compare(sides: &Sides<'_>, path: &Path) -> Result<Option<Item>> {
+fn compare(sides: &Sides, path: &Path) -> Result<Option<Item>> {
     // The target first: what changes afterwards is found by the number and time that were read.
-    let target = entry::read(sides.target, path)?;
-    let (base, workspace) = (entry::read(sides.base, path)?, entry::read(sides.workspace, path)?);
+    let target = entry::read(&sides.target, path)?;
+    let (base, workspace) = (entry::read(&sides.base, path)?, entry::read(&sides.workspace, path)?);
     let all = [&base, &workspace, &target];
     let mut sides = [None; 3];
     for at in 0..all.len() {
@@ -376,13 +411,15 @@ fn compare(sides: &Sides<'_>, path: &Path) -> Result<Option<Item>> {
     }
     let triple = Triple { base: base_side, workspace: workspace_side, target: target_side };
     let (decision, attributes) = (decide(triple), pick_attributes(triple));
-    Ok(Some(Item { workspace, target, base, decision, preferred: false, attributes, merged: None }))
+    let mut item = Item { workspace, target, base, decision, preferred: false, attributes, merged: None };
+    item.release();
+    Ok(Some(item))
 }
 
 impl Moves {
     /// Finds what is gone here and new there with the same identity.
-    fn find(base: &Path, tree: &Path, changes: &[(PathBuf, Change)]) -> Result<Self> {
-        let (old_top, new_top) = (identity(base)?, identity(tree)?);
+    fn find(base: &Arc<Pinned>, tree: &Arc<Pinned>, changes: &[(PathBuf, Change)]) -> Result<Self> {
+        let (old_top, new_top) = (base.number()?, tree.number()?);
         let mut gone = HashMap::new();
         for (path, _) in changes.iter().filter(|(_, change)| *change == Change::Removed) {
             if let Some(entry) = entry::read(base, path)? {

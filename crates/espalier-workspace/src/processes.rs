@@ -6,17 +6,18 @@
 //! [`enter`](crate::enter). So paths are taken back to paths within the mounted file system, by the
 //! process's own table of mounts.
 
-use crate::error::{AtPath, Result};
+use crate::error::{AtPath, Error, Result};
 use crate::parallel;
 use crate::process::Process;
+use crate::procfs::{PROC, check_mounted, unescape_mount_path};
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use rustix::path::Arg;
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{DirEntry, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,17 +41,32 @@ impl Processes {
     /// Looks at all processes for uses of the file system that `at` lies in.
     ///
     /// # Errors
-    /// Of the system.
+    /// [`Error::NoProc`]; [`Error::Unsuitable`] if proc(5) does not show where the file system is
+    /// mounted; of the system.
     pub fn look(at: &Path) -> Result<Self> {
+        Self::look_in(Path::new(PROC), at)
+    }
+
+    /// The same with the place of proc(5).
+    fn look_in(proc: &Path, at: &Path) -> Result<Self> {
+        check_mounted(proc)?;
         let device = at.metadata().at(at)?.dev();
-        let proc = Path::new("/proc");
+        let mounts = mounts_of(&proc.join("self"), device);
+        if mounts.is_empty() {
+            // So it is in a root directory (chroot) below the place of the mount.
+            return Err(Error::Unsuitable(format!(
+                "{}: {}/self/mountinfo does not show the mount that it lies in, so it cannot be told which \
+                 processes work there",
+                at.display(),
+                proc.display()
+            )));
+        }
         let own = std::process::id();
         let number = |entry: DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
         let pids = proc.read_dir().at(proc)?.flatten().filter_map(number);
         let pids: Vec<i32> = pids.filter(|pid| pid.unsigned_abs() != own).collect();
         let namespaces = Namespaces { device, known: Mutex::default() };
-        let uses = parallel::map(&pids, |pid| Ok(uses_of(*pid, &namespaces)))?;
-        let mounts = mounts_of(&proc.join("self"), device);
+        let uses = parallel::map(&pids, |pid| Ok(uses_of((proc, *pid), &namespaces)))?;
         Ok(Self { mounts, uses: uses.into_iter().flatten().collect() })
     }
 
@@ -92,8 +108,8 @@ impl Namespaces {
 }
 
 /// The paths within the file system that a process uses.
-fn uses_of(pid: i32, namespaces: &Namespaces) -> Vec<(PathBuf, Process)> {
-    let path = PathBuf::from(format!("/proc/{pid}"));
+fn uses_of((proc, pid): (&Path, i32), namespaces: &Namespaces) -> Vec<(PathBuf, Process)> {
+    let path = proc.join(pid.to_string());
     // It may have ended.
     let Ok(dir) = openat(CWD, &path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
         return Vec::new();
@@ -158,34 +174,6 @@ fn mounts_of(process: &Path, device: u64) -> Vec<MountPoint> {
         same.then(|| MountPoint { root: unescape_mount_path(root), at: unescape_mount_path(at) })
     };
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
-}
-
-/// Where the caller sees something mounted.
-pub(crate) fn mount_points() -> Vec<PathBuf> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let place = |line: &[u8]| Some(unescape_mount_path(line.split(|byte| *byte == b' ').nth(4)?));
-    table.split(|byte| *byte == b'\n').filter_map(place).collect()
-}
-
-/// A path in the kernel's table of mounts, where blanks, tabs, newlines and backslashes stand as
-/// three octal digits.
-pub fn unescape_mount_path(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail.get(..3).filter(|digits| digits.iter().all(|d| (b'0'..=b'7').contains(d)));
-        match (first, octal) {
-            (b'\\', Some(digits)) => {
-                out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-                rest = &tail[3..];
-            }
-            _ => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    Path::new(OsStr::from_bytes(&out)).to_owned()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! about workspaces, or beside where it was staged, and no command removes it there.
 
 use crate::discard::DISCARDED;
-use crate::entry::Trust;
+use crate::entry::{Kind, Trust, read};
 use crate::error::{AtPath, Error, Result};
 use crate::pinned::Pinned;
 use crate::stage::{inverse, parts};
@@ -15,6 +15,7 @@ use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The file that says where each of the kept entries was: lines of a name, a tab and a path.
 const PLACES: &str = "places";
@@ -71,11 +72,18 @@ impl Unseen {
 }
 
 /// The directories of the base that steps take away.
-pub(crate) fn directories_that_go(steps: &[Step], base: &Path) -> Vec<Left> {
-    let gone =
-        steps.iter().filter(|step| matches!(step, Step::Leave { .. } | Step::Exchange { .. })).map(parts);
-    let known = gone.filter(|(place, _)| is_directory(&base.join(place)));
-    known.map(|(place, name)| (place.to_owned(), name.to_owned())).collect()
+///
+/// # Errors
+/// Of the system.
+pub(crate) fn directories_that_go(steps: &[Step], base: &Arc<Pinned>) -> Result<Vec<Left>> {
+    let mut left = Vec::new();
+    for step in steps.iter().filter(|step| matches!(step, Step::Leave { .. } | Step::Exchange { .. })) {
+        let (place, name) = parts(step);
+        if read(base, place)?.is_some_and(|entry| entry.kind == Kind::Directory) {
+            left.push((place.to_owned(), name.to_owned()));
+        }
+    }
+    Ok(left)
 }
 
 /// The first path in directories that went which was changed while the trees were compared: they
@@ -86,16 +94,18 @@ pub(crate) fn directories_that_go(steps: &[Step], base: &Path) -> Vec<Left> {
 pub(crate) fn changed_in(
     trees: &dyn Trees,
     left: &[Left],
-    base: &Path,
+    base: &Pinned,
     staged: &Path,
 ) -> Result<Option<PathBuf>> {
+    if left.is_empty() {
+        return Ok(None);
+    }
+    let staged = Pinned::open(staged)?;
     for (place, name) in left {
-        let (old, gone) = (base.join(place), staged.join(name));
-        if !is_directory(&old) || !is_directory(&gone) {
-            continue;
-        }
+        let (Some(old), Some(gone)) = (base.below(place)?, staged.below(name)?) else { continue };
+        let (old, gone) = (Arc::new(old), Arc::new(gone));
         for (below, _) in all_changed_paths(trees, &old, &gone)? {
-            let same = match (crate::entry::read(&old, &below)?, crate::entry::read(&gone, &below)?) {
+            let same = match (read(&old, &below)?, read(&gone, &below)?) {
                 (Some(old), Some(gone)) => old.is_like(&gone, Trust::Times)?,
                 // The target had removed it, too.
                 (_, None) => true,
@@ -109,22 +119,18 @@ pub(crate) fn changed_in(
     Ok(None)
 }
 
-fn is_directory(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|found| found.is_dir())
-}
-
 impl Workspace {
-    /// Takes back what `steps` did to `target`, which is open as `into`, because of `why`.
-    /// If that fails, too, what they took away is kept. Gives the error that says so.
+    /// Takes back what `steps` did to the target `into`, because of `why`. If that fails, too, what
+    /// they took away is kept. Gives the error that says so.
     pub(crate) fn take_back(
         &mut self,
         (trees, lock): (&dyn Trees, &Lock),
         steps: &[Step],
-        (staging, target, into): (&Staging, &Path, &Pinned),
+        (staging, into): (&Staging, &Arc<Pinned>),
         why: Error,
     ) -> Error {
         let staged = staging.path();
-        let back = inverse(steps, into.path()).and_then(|back| trees.rename_all(staged, into.path(), &back));
+        let back = inverse(steps, into).and_then(|back| trees.rename_all(staged, into.path(), &back));
         let Err(back) = into.named(staging.named(back)) else { return why };
         let why = format!(
             "the changes were applied in spite of a failure ({}), and cannot be taken back ({})",
@@ -145,7 +151,7 @@ impl Workspace {
             staged.to_owned()
         });
         let kept = into.by_name(&staging.by_name(&kept));
-        Error::NotPutBack { place: target.to_owned(), kept, why }
+        Error::NotPutBack { place: into.name().to_owned(), kept, why }
     }
 
     /// The error for what was moved to `what`, in the place of the workspace, and is none. Keeps it
@@ -175,7 +181,7 @@ impl Workspace {
         let Some(left) = Unseen::read(&self.scratch_dir())? else { return Ok(()) };
         let Some(staging) = self.left_staging()? else { return Ok(()) };
         let staged = staging.path();
-        if !left.is_empty() && matches!(changed_in(trees, &left, &self.base(), staged), Ok(None)) {
+        if !left.is_empty() && matches!(self.changed_in_left(trees, &left, staged), Ok(None)) {
             return Ok(());
         }
         if !left.is_empty() {
@@ -192,6 +198,10 @@ impl Workspace {
             }
             error => error,
         })
+    }
+
+    fn changed_in_left(&self, trees: &dyn Trees, left: &[Left], staged: &Path) -> Result<Option<PathBuf>> {
+        changed_in(trees, left, &Pinned::open(&self.base())?, staged)
     }
 
     fn keep_or_say(&self, what: &Path, in_target: Option<&Path>) -> Result<()> {

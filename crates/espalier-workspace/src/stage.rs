@@ -7,6 +7,7 @@
 use crate::entry::{Entry, Kind, xattrs};
 use crate::error::{AtPath, Error, Result};
 use crate::file_names::{FileNames, Made};
+use crate::pinned::Pinned;
 use crate::plan::{Item, Plan};
 use crate::three_way::{Decision, Pick};
 use crate::trees::{Step, Trees};
@@ -15,7 +16,8 @@ use rustix::fs::{
 };
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A name in the scratch directory that nothing keeps; the others are numbers.
@@ -25,8 +27,6 @@ const FREE: &str = "free";
 pub(crate) struct Stage<'a> {
     trees: &'a dyn Trees,
     plan: &'a Plan,
-    /// The tree that things are taken from.
-    source: &'a Path,
     scratch: &'a Path,
     /// The time of modification that files get, so that build tools take them for new.
     time: Option<SystemTime>,
@@ -35,20 +35,20 @@ pub(crate) struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Makes what `plan` takes from `source` in the directory `scratch`, and returns the steps that
-    /// give it its places.
+    /// Makes what `plan` takes from the workspace in the directory `scratch`, and returns the steps
+    /// that give it its places.
     ///
     /// # Errors
-    /// As for [`Trees::clone_tree`]; of the system.
+    /// [`Error::Meanwhile`] if something else is at a path than what was compared; as for
+    /// [`Trees::clone_tree`]; of the system.
     pub(crate) fn make(
         trees: &'a dyn Trees,
         plan: &'a Plan,
-        source: &'a Path,
         scratch: &'a Path,
         time: Option<SystemTime>,
         names: FileNames<'a>,
     ) -> Result<Vec<Step>> {
-        let mut this = Self { trees, plan, source, scratch, time, names, steps: Vec::new() };
+        let mut this = Self { trees, plan, scratch, time, names, steps: Vec::new() };
         // What lies below a directory that comes or goes, does so with it.
         let mut covered: Option<&Path> = None;
         for (path, item) in &plan.items {
@@ -131,10 +131,10 @@ impl<'a> Stage<'a> {
         let plan = self.plan;
         let below = || plan.items.range(path.to_owned()..).take_while(|(p, _)| p.starts_with(path));
         if plan.is_whole(path) {
-            self.trees.clone_tree(&source.path, at)?;
+            source.with_path(|path| self.trees.clone_tree(path, at))?;
             for (path, item) in below() {
                 if let Some(entry) = item.workspace.as_ref().filter(|entry| entry.kind == Kind::File) {
-                    let at = at.join(entry.path.strip_prefix(&source.path).unwrap_or(path));
+                    let at = at.join(entry.below.strip_prefix(&source.below).unwrap_or(path));
                     // Names of one file in the directory are such in the clone.
                     let made = Made::of(item, entry);
                     if !self.names.link_over(made.as_ref(), &at, &self.scratch.join(FREE))? {
@@ -159,12 +159,10 @@ impl<'a> Stage<'a> {
 
     /// Makes `at` like an entry that is no directory.
     fn clone_entry(&self, entry: &Entry, at: &Path) -> Result<()> {
-        debug_assert!(entry.path.starts_with(self.source) || entry.kind != Kind::Directory);
         match entry.kind {
-            Kind::File | Kind::Directory => return self.trees.clone_tree(&entry.path, at),
+            Kind::File | Kind::Directory => return entry.with_path(|path| self.trees.clone_tree(path, at)),
             Kind::Link => {
-                let target = std::fs::read_link(&entry.path).at(&entry.path)?;
-                std::os::unix::fs::symlink(target, at).at(at)?;
+                std::os::unix::fs::symlink(entry.link_target()?, at).at(at)?;
             }
             Kind::Special => {
                 let mode = entry.metadata.mode();
@@ -191,7 +189,7 @@ pub(crate) fn copy_attributes(entry: &Entry, at: &Path) -> Result<()> {
     if (wanted.uid(), wanted.gid()) != (found.uid(), found.gid()) {
         std::os::unix::fs::lchown(at, Some(wanted.uid()), Some(wanted.gid())).at(at)?;
     }
-    let (wanted_xattrs, there) = (xattrs(&entry.path)?, xattrs(at)?);
+    let (wanted_xattrs, there) = (entry.xattrs()?, xattrs(at)?);
     for (name, _) in there.iter().filter(|(name, _)| !wanted_xattrs.iter().any(|(wanted, _)| wanted == name))
     {
         rustix::fs::lremovexattr(at, &name[..]).at(at)?;
@@ -220,7 +218,10 @@ fn path_of(bytes: &[u8]) -> &Path {
 }
 
 /// The steps that take back what `steps` did to `target`.
-pub(crate) fn inverse(steps: &[Step], target: &Path) -> Result<Vec<Step>> {
+///
+/// # Errors
+/// [`Error::Meanwhile`] if something is gone by now; of the system.
+pub(crate) fn inverse(steps: &[Step], target: &Arc<Pinned>) -> Result<Vec<Step>> {
     let mut back = Vec::new();
     for step in steps.iter().rev() {
         let (place, staged) = parts(step);
@@ -232,7 +233,7 @@ pub(crate) fn inverse(steps: &[Step], target: &Path) -> Result<Vec<Step>> {
             (Step::Enter { .. }, Some(expected)) => Step::Leave { place, staged, expected },
             (Step::Exchange { .. }, Some(expected)) => Step::Exchange { place, staged, expected },
             (Step::Attributes { .. }, Some(expected)) => Step::Attributes { place, staged, expected },
-            (_, None) => return Err(Error::Meanwhile(target.join(PathBuf::from(parts(step).0)))),
+            (_, None) => return Err(Error::Meanwhile(target.name().join(parts(step).0))),
         });
     }
     Ok(back)

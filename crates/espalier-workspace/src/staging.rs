@@ -10,6 +10,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::pinned::Pinned;
+use crate::procfs::mount_points;
 use crate::record::Top;
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace};
@@ -63,21 +64,22 @@ impl Staging {
 }
 
 impl Workspace {
-    /// An empty directory in which an apply to `target` stages what it brings.
+    /// An empty directory in which an apply to the directory `into` stages what it brings.
     ///
     /// # Errors
-    /// Of the system.
+    /// [`Error::MountPoint`] if it has to lie in the target, and that is mounted elsewhere than the
+    /// workspace; of the system.
     pub(crate) fn staging(
         &mut self,
         trees: &dyn Trees,
-        (target, into): (&Path, &Pinned),
+        into: &Pinned,
         scratch: &Path,
         lock: &Lock,
     ) -> Result<Staging> {
         let inside = |dir: &&Path| dir.starts_with(self.home.above());
         let is_limited = |dir: &Path| trees.limits(dir).is_ok_and(|limits| limits != TreeBytes::default());
-        let in_target = match target.ancestors().take_while(inside).any(is_limited) {
-            true => Some(self.staging_in(target, into, scratch, lock)?),
+        let in_target = match into.name().ancestors().take_while(inside).any(is_limited) {
+            true => Some(self.staging_in(into, scratch, lock)?),
             false => None,
         };
         let path = in_target.as_ref().map_or(scratch, Pinned::path).join(STAGED);
@@ -104,8 +106,8 @@ impl Workspace {
         Ok(path.symlink_metadata().is_ok().then_some(Staging { path, in_target }))
     }
 
-    /// Makes a directory in `target`, which is open as `into`.
-    fn staging_in(&mut self, target: &Path, into: &Pinned, scratch: &Path, lock: &Lock) -> Result<Pinned> {
+    /// Makes a directory in the target `into`.
+    fn staging_in(&mut self, into: &Pinned, scratch: &Path, lock: &Lock) -> Result<Pinned> {
         let made = scratch.join("in-target");
         DirBuilder::new().mode(0o700).create(&made).at(&made)?;
         let mut dir = Pinned::open(&made)?;
@@ -114,17 +116,18 @@ impl Workspace {
         let others = (2..MAX_STAGED).map(|number| format!("{first}-{number}"));
         // No command removes what has such a name already.
         for name in std::iter::once(first.clone()).chain(others) {
-            let place = target.join(&name);
+            let place = into.name().join(&name);
             dir = dir.called(&place);
             // Before it is there: so it does not stay, whatever happens.
             self.record.staging = Some(self.home.relative(&place));
             self.store(lock)?;
             match renameat_with(CWD, &made, CWD, into.path().join(&name), RenameFlags::NOREPLACE) {
                 Err(Errno::EXIST) => {}
+                Err(Errno::XDEV) => return Err(mounted_elsewhere(into)),
                 done => return done.at(&place).map(|()| dir),
             }
         }
-        Err(Error::io(&target.join(first), Errno::EXIST))
+        Err(Error::io(&into.name().join(first), Errno::EXIST))
     }
 
     /// Removes what a command has staged in a target.
@@ -155,6 +158,19 @@ impl Workspace {
         }
         self.store(lock)
     }
+}
+
+/// The error about a target that the caller sees through another mount than the workspace, so that
+/// nothing can be renamed from one to the other.
+fn mounted_elsewhere(into: &Pinned) -> Error {
+    let around = mount_points().unwrap_or_default().into_iter().filter(|at| into.name().starts_with(at));
+    let at = around.max_by_key(|at| at.components().count()).unwrap_or_else(|| into.name().to_owned());
+    Error::Unsuitable(format!(
+        "{}: it has a limit, and is seen through another mount ({}) than the workspace; nothing was applied; \
+         name it by its path in the mount that the workspace lies in",
+        into.name().display(),
+        at.display()
+    ))
 }
 
 /// True for what opening says where no directory is.

@@ -4,6 +4,7 @@
 use crate::entry::{self, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
+use crate::pinned::Pinned;
 use crate::record::{Record, Top};
 use crate::stage::parts;
 use crate::trees::{Change, Step, Trees};
@@ -15,6 +16,7 @@ use std::fs::{create_dir, create_dir_all, remove_dir_all, remove_file, write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// A directory with a home, an original and one workspace of it.
@@ -96,8 +98,9 @@ impl Trees for Plain {
 
     fn differences(&self, old: &Path, new: &Path, each: &mut dyn FnMut(Change, &[u8])) -> Result<()> {
         let (before, after) = (paths_below(old)?, paths_below(new)?);
+        let [old, new] = [Pinned::open(old)?, Pinned::open(new)?].map(Arc::new);
         for path in before.union(&after) {
-            let change = match (entry::read(old, path)?, entry::read(new, path)?) {
+            let change = match (entry::read(&old, path)?, entry::read(&new, path)?) {
                 (Some(_), None) => Change::Removed,
                 (None, Some(_)) => Change::Added,
                 (Some(a), Some(b)) if !a.is_like(&b, Trust::Content)? => Change::Changed,

@@ -1,8 +1,9 @@
 //! One workspace: where its parts are, and what it has become.
 
-use crate::entry::{self, Kind, Trust, identity};
+use crate::entry::{self, Kind, Trust};
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
+use crate::pinned::Pinned;
 use crate::record::Record;
 use crate::trees::{Change, Trees};
 use espalier_fuse::control::TreeBytes;
@@ -15,6 +16,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The attribute of the top directory.
 const ATTRIBUTE: &str = "user.espalier.workspace";
@@ -184,8 +186,8 @@ impl Workspace {
         Ok(lock)
     }
 
-    /// Looks whether it is where the record says, or where it was `found` before, and removes what
-    /// a crashed command has left.
+    /// Looks whether it is where the record says, or where it was `found` before, completes an
+    /// apply whose renames were made before a crash, and removes what a crashed command has left.
     fn make_ready(&mut self, trees: &dyn Trees, lock: &Lock, found: PathBuf) -> Result<()> {
         if !self.complete_promotion(lock)? {
             return Err(self.interrupted());
@@ -199,8 +201,12 @@ impl Workspace {
             self.record.missing = None;
             self.store(lock)?;
         }
+        let applied = self.interrupted_apply()?;
         self.keep_doubtful(trees)?;
         self.note_top(lock)?;
+        if let Some(note) = applied {
+            self.complete_apply(trees, lock, &note)?;
+        }
         let scratch = self.scratch_dir();
         if scratch.symlink_metadata().is_ok() {
             trees.remove_tree(&scratch)?;
@@ -208,12 +214,19 @@ impl Workspace {
         self.remove_staging(trees, lock)
     }
 
-    /// Removes what a command that did not end has left, if there is anything, and no command is at
-    /// work.
-    pub(crate) fn tidy(&mut self, trees: &dyn Trees) -> Result<()> {
-        match self.record.staging.is_some() || self.scratch_dir().symlink_metadata().is_ok() {
-            true => self.try_lock(trees).map(drop),
-            false => Ok(()),
+    /// Completes and removes what a command that did not end has left, if there is anything, and no
+    /// command is at work. Commands that change nothing do that first, so that changes that were
+    /// applied before a crash show as such.
+    ///
+    /// # Errors
+    /// As for [`Workspace::lock`], but for a file system that is mounted to be read only.
+    pub fn tidy(&mut self, trees: &dyn Trees) -> Result<()> {
+        if self.record.staging.is_none() && self.scratch_dir().symlink_metadata().is_err() {
+            return Ok(());
+        }
+        match self.try_lock(trees) {
+            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::ReadOnlyFilesystem => Ok(()),
+            locked => locked.map(drop),
         }
     }
 
@@ -238,9 +251,16 @@ impl Workspace {
     /// # Errors
     /// As for [`Trees::differences`].
     pub fn differences(&self, trees: &dyn Trees) -> Result<Vec<Difference>> {
-        let (base, place) = (self.base(), self.place());
-        let paths = changed_paths(trees, &base, &place)?;
-        told(paths, &base, &place)
+        let (base, place) = self.open_trees()?;
+        told(changed_paths(trees, &base, &place)?, &base, &place)
+    }
+
+    /// Its base and itself, held open.
+    ///
+    /// # Errors
+    /// [`Error::NoProc`]; of the system.
+    pub(crate) fn open_trees(&self) -> Result<(Arc<Pinned>, Arc<Pinned>)> {
+        Ok((Arc::new(Pinned::open(&self.base())?), Arc::new(Pinned::open(&self.place())?)))
     }
 
     /// The same, with the bytes that nothing else shares with it (`None` if the user may not
@@ -249,15 +269,16 @@ impl Workspace {
     /// # Errors
     /// As for [`Trees::survey`].
     pub(crate) fn survey(&self, trees: &dyn Trees) -> Result<(Vec<Difference>, Option<u64>, TreeBytes)> {
-        let (base, place) = (self.base(), self.place());
+        let (base, place) = self.open_trees()?;
         let mut paths = Vec::new();
-        let (own, limits) = trees.survey(&base, &place, &mut |change, path| add(&mut paths, change, path))?;
+        let mut each = |change, path: &[u8]| add(&mut paths, change, path);
+        let (own, limits) = place.named(base.named(trees.survey(base.path(), place.path(), &mut each)))?;
         Ok((told(in_order(paths), &base, &place)?, own, limits))
     }
 }
 
 /// What has become of paths that may differ.
-fn told(paths: Vec<(PathBuf, Change)>, base: &Path, place: &Path) -> Result<Vec<Difference>> {
+fn told(paths: Vec<(PathBuf, Change)>, base: &Arc<Pinned>, place: &Arc<Pinned>) -> Result<Vec<Difference>> {
     let mut found = Vec::new();
     for (path, change) in paths {
         let (old, new) = (entry::read(base, &path)?, entry::read(place, &path)?);
@@ -277,7 +298,7 @@ fn told(paths: Vec<(PathBuf, Change)>, base: &Path, place: &Path) -> Result<Vec<
     }
     match found.is_empty() {
         true => Ok(Vec::new()),
-        false => Ok(pair_renames(found, identity(base)?, identity(place)?)),
+        false => Ok(pair_renames(found, base.number()?, place.number()?)),
     }
 }
 
@@ -311,18 +332,27 @@ const OF_VERSION_CONTROL: [&[u8]; 2] = [b".git", b".jj"];
 
 /// The paths that differ, sorted, with what the comparison says about each; without what version
 /// control keeps for itself.
-pub(crate) fn changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
+///
+/// # Errors
+/// As for [`Trees::differences`].
+pub(crate) fn changed_paths(trees: &dyn Trees, old: &Pinned, new: &Pinned) -> Result<Vec<(PathBuf, Change)>> {
     let mut all = all_changed_paths(trees, old, new)?;
     all.retain(|(path, _)| !is_of_version_control(path.as_os_str().as_bytes()));
     Ok(all)
 }
 
 /// The same with what version control keeps.
-pub(crate) fn all_changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
+///
+/// # Errors
+/// As for [`Trees::differences`].
+pub(crate) fn all_changed_paths(
+    trees: &dyn Trees,
+    old: &Pinned,
+    new: &Pinned,
+) -> Result<Vec<(PathBuf, Change)>> {
     let mut all = Vec::new();
-    trees.differences(old, new, &mut |change, path| {
-        all.push((PathBuf::from(OsStr::from_bytes(path)), change));
-    })?;
+    let mut each = |change, path: &[u8]| all.push((PathBuf::from(OsStr::from_bytes(path)), change));
+    new.named(old.named(trees.differences(old.path(), new.path(), &mut each)))?;
     Ok(in_order(all))
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const REPOSITORY: &str = "git init -q base; cd base; git config user.email a@b.c; git config user.name n; \
     mkdir -p src/deep; echo one > src/a; seq 100 > src/b; echo x > src/deep/c; printf 'ignored\\n' > .gitignore; \
@@ -263,6 +263,39 @@ fn what_is_in_use_or_not_applied_stays() {
         pool.ws("discard --force w").ok();
         assert!(pool.names().is_empty());
     });
+}
+
+/// Needs root, which mounts something over `/proc`, for the commands alone.
+#[test]
+fn without_proc_nothing_is_removed() {
+    let pool = Pool::of(None);
+    pool.sh("mkdir base; echo x > base/f");
+    pool.ws("create w --from base").ok();
+    pool.ws("create over --from base --ttl 0s").ok();
+    pool.ws("checkpoint w").ok();
+    let mut worker = pool.program("sleep").arg("1000").current_dir(pool.path("w")).spawn().unwrap();
+    let mut job = pool.program(env!("CARGO_BIN_EXE_espalier"));
+    job.args(["ws", "create", "job", "--from", "base", "--", "sleep", "1000"]).stdout(Stdio::null());
+    let mut job = job.spawn().unwrap();
+    while !pool.names().contains(&"job".to_owned()) {
+        std::thread::yield_now();
+    }
+    let script = "mount -t tmpfs none /proc && exec \"$0\" workspace \"$@\"";
+    for words in ["discard w", "discard --force w", "undo w", "promote w", "gc", "list", "diff w", "apply w"]
+    {
+        let mut command = pool.program("unshare");
+        command.args(["--mount", "sh", "-ec", script, env!("CARGO_BIN_EXE_espalier")]).args(words.split(' '));
+        Ran::from(command.output().unwrap()).refused(1, &["/proc is not mounted"]);
+        assert_eq!(pool.names(), ["job", "over", "w"], "{words}");
+    }
+    for process in [&mut worker, &mut job] {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    pool.ws("gc").ok();
+    assert_eq!(pool.names(), ["w"]);
+    pool.ws("discard w").ok();
+    pool.place.remount();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::pool::{Pool as UserPool, USER};
 use common::traced::{Traced, workspace_command};
 use common::{Place, Ran, Random, espalier, run};
 use serde_json::Value;
@@ -231,4 +232,78 @@ fn gc_takes_nothing_away_that_a_command_works_on() {
     with_gc_meanwhile(&pool, "discard x", "create x --from base", false);
     assert_eq!(fs::read_dir(pool.path(".espalier-0/names")).unwrap().count(), 0);
     pool.place.remount();
+}
+
+/// A text of lines of which two, far from each other, are these.
+fn text(first: &str, last: &str) -> String {
+    format!("{first}\n1\n2\n3\n4\n{last}\n")
+}
+
+/// An apply of both sides' changes that is killed before change number `step` of its own; true if
+/// it has that many. From then on the changes count as applied, or not, as the original has them.
+fn killed_apply(pool: &UserPool, step: usize, words: &str) -> bool {
+    let (path, new) = (pool.path("base/d/text"), format!("d/new{step}"));
+    let write = |side: &str, first: &str, last: &str| {
+        fs::write(pool.path(&format!("{side}/d/text")), text(first, last)).unwrap();
+    };
+    let (ours, theirs) = (format!("w{step}"), format!("b{step}"));
+    write("w", &ours, "last");
+    write("base", "first", &theirs);
+    pool.sh(&format!(
+        "cd w && echo new >{new} && chmod 7{}0 e && git commit -q --allow-empty -m {step}",
+        step % 8
+    ));
+    let mut command = workspace_command(pool.user, pool.top.as_os_str(), words);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut traced = Traced::start(&mut command);
+    let reached = (0..=step).take_while(|_| traced.next_change()).count();
+    traced.kill();
+    let at = format!("{words}, killed before change {step}");
+    if pool.path(&format!("base/{new}")).exists() {
+        // What is changed in the original from now on is no conflict with what was applied.
+        fs::write(&path, text("changed", "later")).unwrap();
+        assert_eq!(pool.ws("diff w").ok(), "", "{at}");
+        assert_eq!(pool.ws("apply w").ok(), "", "{at}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text("changed", "later"), "{at}");
+        assert_eq!(pool.json("list")["workspaces"][0]["changed"], 0, "{at}");
+        // The base has commits that the original has not.
+        pool.ws("discard w").refused(1, &["commits that are nowhere else"]);
+    } else {
+        assert!(pool.ws("diff w").ok().contains(&new), "{at}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text("first", &theirs), "{at}");
+        pool.ws(words).ok();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text(&ours, &theirs), "{at}");
+        assert_eq!(pool.ws("diff w").ok(), "", "{at}");
+    }
+    // Both begin again with the same.
+    write("w", "first", "last");
+    pool.ws("apply w --theirs").ok();
+    reached > step
+}
+
+/// Kills an apply with these words before each of its changes.
+fn killed_applies(user: Option<u32>, words: &str, limit: bool) {
+    let pool = UserPool::of(user);
+    pool.sh("mkdir -p base/d base/e; touch base/d/text");
+    fs::write(pool.path("base/d/text"), text("first", "last")).unwrap();
+    let git = "git init -q; git config user.name a; git config user.email a@b";
+    pool.sh(&format!("cd base; {git}; git add .; git commit -q -m first"));
+    if limit {
+        let words = ["quota", "set", "base", "--total", "64M"];
+        run(pool.program(env!("CARGO_BIN_EXE_espalier")).args(words));
+    }
+    pool.ws("create w --from base").ok();
+    let steps = (0..).take_while(|step| killed_apply(&pool, *step, words)).count();
+    assert!(steps > 10, "{words}: {steps} steps");
+    pool.place.remount();
+}
+
+#[test]
+fn an_apply_that_is_killed_counts_as_applied_if_the_original_has_it() {
+    killed_applies(None, "apply w --merge", false);
+}
+
+#[test]
+fn an_apply_of_some_paths_that_is_killed_counts_as_applied_if_the_original_has_it() {
+    killed_applies(Some(USER), "apply w d e --merge", true);
 }

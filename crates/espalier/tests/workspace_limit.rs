@@ -13,7 +13,7 @@ use common::traced::{Traced, workspace_command};
 use common::{Random, espalier};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tree::{Tree, read};
 
@@ -185,4 +185,77 @@ fn without_room(user: Option<u32>) {
 fn an_apply_that_finds_no_room_leaves_nothing() {
     without_room(None);
     without_room(Some(USER));
+}
+
+/// A directory that is mounted a second time, until this is dropped.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(dir: &Path, at: &Path) -> Self {
+        common::run(std::process::Command::new("mount").arg("--bind").args([dir, at]));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// What an apply does where something is mounted in its target. Needs root, which mounts.
+fn with_mounts(limit: bool) {
+    let pool = Pool::of(None);
+    pool.sh(
+        "mkdir -p base/d/m base/e other seen; echo under >base/d/m/f; echo g >base/d/g; echo over >other/f",
+    );
+    if limit {
+        quota(&pool, "64M");
+    }
+    pool.ws("create w --from base").ok();
+    let before = read(&pool.path("base"));
+    let at = pool.path("base/d/m");
+    let bound = Bound::new(&pool.path("other"), &at);
+    let seen = read(&pool.path("base"));
+    pool.ws("checkpoint w").ok();
+    for change in ["echo w >w/d/m/f", "chmod 700 w/d/m", "rm w/d/m/f", "rm -r w/d", "rm -r w/d; echo >w/d"] {
+        pool.sh(change);
+        for words in ["apply w", "apply w --check", "apply w --theirs", "apply w d"] {
+            let named = format!("something is mounted on {},", at.display());
+            pool.ws(words).refused(1, &[&named, "nothing was applied"]);
+        }
+        assert_eq!(read(&pool.path("base")), seen, "{change}");
+        pool.ws("undo w 1").ok();
+    }
+    // What lies beside it, or above and stays, can be changed.
+    pool.sh("echo w >w/d/g; chmod 700 w/d; echo w >w/e/new");
+    pool.ws("apply w").ok();
+    assert_eq!(fs::read_to_string(pool.path("base/d/g")).unwrap(), "w\n");
+    assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "over\n");
+    drop(bound);
+    let after = read(&pool.path("base"));
+    assert_eq!((after == read(&pool.path("w")), after == before), (true, false));
+
+    // The target itself may be mounted a second time; then nothing can be staged in it.
+    let bound = Bound::new(&pool.path("base"), &pool.path("seen"));
+    pool.sh("echo again >w/d/g");
+    match limit {
+        false => drop(pool.ws("apply w --to seen").ok()),
+        true => {
+            let named = format!("another mount ({})", pool.path("seen").display());
+            pool.ws("apply w --to seen").refused(1, &[&named, "nothing was applied"]);
+            assert_eq!(read(&pool.path("base")), after);
+            pool.ws("apply w").ok();
+        }
+    }
+    assert_eq!(fs::read_to_string(pool.path("seen/d/g")).unwrap(), "again\n");
+    drop(bound);
+    pool.ws("discard w").ok();
+    pool.place.remount();
+}
+
+#[test]
+fn an_apply_changes_nothing_at_a_mount_point() {
+    with_mounts(false);
+    with_mounts(true);
 }

@@ -1,5 +1,7 @@
-use super::{Collect, Collected, Reason};
+use super::{Collect, Collected, Reason, end_by};
+use crate::error::Error;
 use crate::processes::Processes;
+use crate::procfs::Life;
 use crate::registry::Registry;
 use crate::testing::{Ground, Plain, write_record};
 use crate::workspace::Lock;
@@ -82,4 +84,16 @@ fn what_was_made_for_a_process_goes_if_nothing_is_left_to_apply() {
     std::fs::remove_file(ground.path("w/new")).unwrap();
     let gone = collect(Registry::around(&ground.top).unwrap());
     assert_eq!((gone.len(), gone[0].reason), (1, Reason::ProcessEnded));
+}
+
+#[test]
+fn a_process_counts_as_ended_only_if_that_is_known() {
+    let mut workspace = Ground::new().workspace.clone();
+    workspace.record.process = Some((7, 1));
+    let end = |life: Life| end_by(&workspace, |_| Ok(life)).unwrap();
+    assert_eq!((end(Life::Runs(1)), end(Life::Hidden)), (None, None));
+    for gone in [Life::Ended, Life::Runs(2)] {
+        assert_eq!(end(gone), Some(Reason::ProcessEnded));
+    }
+    assert!(matches!(end_by(&workspace, |_| Err(Error::NoProc)), Err(Error::NoProc)));
 }

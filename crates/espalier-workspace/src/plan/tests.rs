@@ -1,6 +1,8 @@
 use super::{Plan, Prefer, Sides};
+use crate::pinned::Pinned;
 use crate::testing::Plain;
 use std::fs::{create_dir_all, write};
+use std::sync::Arc;
 
 /// The paths in conflict when the workspace has removed a repository, of which the target has
 /// changed `path` since.
@@ -16,7 +18,9 @@ fn conflicts(path: Option<&str>) -> Vec<String> {
     if let Some(path) = path {
         write(target.join(path), "a commit").unwrap();
     }
-    let sides = Sides { base: &base, workspace: &workspace, target: &target };
+    let [base, workspace, target] =
+        [base, workspace, target].map(|dir| Arc::new(Pinned::open(&dir).unwrap()));
+    let sides = Sides { base, workspace, target };
     let plan = Plan::make(&Plain, &sides, &|_| true, Prefer::Neither).unwrap();
     plan.conflicts.iter().map(|conflict| conflict.path.display().to_string()).collect()
 }

@@ -1,4 +1,5 @@
-use super::{MountPoint, Process, Processes, unescape_mount_path, within};
+use super::{MountPoint, Process, Processes, within};
+use crate::error::Error;
 use std::fs::{File, create_dir};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -36,11 +37,6 @@ fn uses_below_a_directory_are_found_and_no_others() {
 }
 
 #[test]
-fn escapes_are_undone() {
-    assert_eq!(unescape_mount_path(br"/mnt/two\040words\134"), Path::new(r"/mnt/two words\"));
-}
-
-#[test]
 fn processes_are_found_by_their_directory_and_by_open_files() {
     let dir = tempfile::tempdir().unwrap();
     let top = dir.path().canonicalize().unwrap();
@@ -64,4 +60,21 @@ fn processes_are_found_by_their_directory_and_by_open_files() {
         drop(process.stdin.take());
         process.wait().unwrap();
     }
+}
+
+#[test]
+fn without_proc_no_directory_counts_as_unused() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    for proc in [dir.path(), &missing] {
+        assert!(matches!(Processes::look_in(proc, dir.path()), Err(Error::NoProc)));
+    }
+    // The table of mounts has none for what lies in a root directory below the place of the mount.
+    let own = dir.path().join("self");
+    create_dir(&own).unwrap();
+    for file in ["stat", "mountinfo"] {
+        std::fs::write(own.join(file), "").unwrap();
+    }
+    let why = Processes::look_in(dir.path(), dir.path()).unwrap_err().to_string();
+    assert!(why.contains("mountinfo does not show"), "{why}");
 }

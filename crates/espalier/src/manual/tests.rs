@@ -160,6 +160,8 @@ const SECTIONS: [Sections; 3] = [
             ("lonely(", "commits that are nowhere else"),
             ("may have commits that are nowhere else", ""),
             ("a crash interrupted its promotion", ""),
+            ("/proc is not mounted", ""),
+            ("something is mounted on", ""),
             ("was changed there meanwhile", ""),
             ("what was there before is kept in", ""),
         ],

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceDiff) -> Result<Exit> {
     let mut workspace = asked.find(&args.name)?;
+    workspace.tidy(&TREES)?;
     let mut differences = workspace.differences(&TREES)?;
     let paths = paths_below(&workspace, &args.paths);
     differences.retain(|d| paths.is_empty() || paths.iter().any(|path| d.path.starts_with(path)));
