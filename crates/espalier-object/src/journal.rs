@@ -59,7 +59,8 @@ pub(crate) struct Writer {
     last_in: [u64; 2],
     /// The last number that a sync made durable.
     synced: u64,
-    /// Discards that go with the next record.
+    /// Discards that go with the next record: at most [`MAX_CHANGES`] - 1, so that it has room for
+    /// a write.
     discards: Vec<Change>,
     /// Why nothing is appended any more.
     broken: Option<String>,
@@ -288,6 +289,8 @@ impl Journal {
             (writer.half, writer.taken) = (other, 0);
         }
         let mut changes = std::mem::take(&mut writer.discards);
+        // A head has no room for more, and says nothing of what it cuts off.
+        assert!(changes.len() + usize::from(write.is_some()) <= MAX_CHANGES, "a record has too many changes");
         changes.extend(write.map(|(start, _)| Change { start, blocks: blocks as u32, discard: false }));
         let buffers = write.map_or(&[] as &[&[u8]], |(_, buffers)| buffers);
         let head = Head {
@@ -381,13 +384,17 @@ impl Journal {
 }
 
 impl Writer {
-    /// Notes a discard for the next record; true if there is no room for another one.
+    /// Notes a discard for the next record; false, and it is not noted, if that has no room for it.
     pub(crate) fn note_discard(&mut self, start: u64, blocks: u32) -> bool {
-        if self.broken.is_none() {
+        if self.broken.is_some() {
+            return true;
+        }
+        // The last place is for a write.
+        let has_room = self.discards.len() + 1 < MAX_CHANGES;
+        if has_room {
             self.discards.push(Change { start, blocks, discard: true });
         }
-        // One more is for a write.
-        self.discards.len() + 1 >= MAX_CHANGES
+        has_room
     }
 
     /// True if discards were noted that are in no record.

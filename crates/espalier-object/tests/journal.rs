@@ -382,3 +382,38 @@ fn a_journal_that_was_closed_in_order_has_nothing_that_others_lack() {
     let device = run.world.open(Access::Write, &run.options, true).unwrap();
     assert_eq!(read(&device, 0, 9), [1, 1, 1, 0, 0, 1, 1, 1, 1]);
 }
+
+/// Several threads discard, and others write, on one device: the journal has all of it.
+#[test]
+fn discards_of_many_threads_lose_no_record() {
+    const THREADS: u64 = 6;
+    let run = Run::new(6, Trouble::default());
+    let (device, window) = (&run.device, 2000);
+    let model: Vec<Content> = std::thread::scope(|scope| {
+        let work = |thread: u64| {
+            let mut random = Random::new(thread);
+            let mut model = Content::new();
+            for round in 1..=8000 {
+                let number = thread * window + random.below(window);
+                // So seldom that discards often fill a record.
+                if random.one_in(400) {
+                    write(device, number, &[round]);
+                    model.insert(number, round);
+                } else {
+                    device.discard(number * BLOCK as u64, BLOCK as u64).unwrap();
+                    model.remove(&number);
+                }
+            }
+            model
+        };
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    device.sync().unwrap();
+    let journal = run.world.recorder.journal.crash();
+    let world = World::new(run.world.recorder.bucket.point().crash(1), journal, 1);
+    let again = world.open(Access::Write, &run.options, true).unwrap();
+    let found = read(&again, 0, (THREADS * window) as usize);
+    let found: Content = (0..).zip(found).filter(|(_, tag)| *tag != 0).collect();
+    assert_eq!(found, model.into_iter().flatten().collect());
+}

@@ -70,15 +70,19 @@ impl Inner {
     pub(super) fn discard_journaled(&self, journal: &Journal, mut start: u64, mut blocks: u64) -> Result<()> {
         while blocks > 0 {
             let part = blocks.min(MAX_DISCARD_BLOCKS);
-            let full = {
+            let is_noted = {
                 let mut writer = journal.writer();
-                self.state.write().discard(start, part);
-                writer.note_discard(start, part as u32)
+                let is_noted = writer.note_discard(start, part as u32);
+                if is_noted {
+                    self.state.write().discard(start, part);
+                }
+                is_noted
             };
-            if full {
+            if is_noted {
+                (start, blocks) = (start + part, blocks - part);
+            } else {
                 self.append_discards(journal)?;
             }
-            (start, blocks) = (start + part, blocks - part);
         }
         Ok(())
     }

@@ -149,3 +149,22 @@ fn damage_of_what_was_synced_is_told() {
     let error = open(&device).behind(&at(0, 1)).unwrap_err();
     assert!(error.to_string().contains("record 2 was synced"), "{error}");
 }
+
+/// Two threads note discards, one after the other, before either of them appends a record.
+#[test]
+fn discards_that_are_noted_before_a_record_never_cut_it_short() {
+    let (device, journal) = begun();
+    let noted = (0..2 * MAX_CHANGES as u64).filter(|start| journal.writer().note_discard(*start, 1)).count();
+    // The last place is for the write.
+    assert_eq!(noted, MAX_CHANGES - 1);
+    assert_eq!(append(&journal, 1000, 2), Appended::Done(1));
+    assert!(journal.writer().note_discard(7, 1));
+    assert_eq!(append(&journal, 1002, 1), Appended::Done(2));
+    assert!(journal.sync());
+    let records = open(&device).behind(&at(0, 1)).unwrap();
+    assert_eq!(numbers(&records), [1, 2]);
+    let write = Change { start: 1000, blocks: 2, discard: false };
+    assert_eq!(records[0].changes().len(), MAX_CHANGES);
+    assert_eq!(records[0].changes().last(), Some(&write));
+    assert!(journal.blocks(&records[0]).unwrap().iter().all(|byte| *byte == 1000u64 as u8));
+}
