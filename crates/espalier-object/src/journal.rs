@@ -8,28 +8,33 @@
 //!
 //! Invariants:
 //! - records are numbered without a gap. What counts are those from the position on up to the first
-//!   that is missing or wrong; that one was not synced, or the journal is damaged, which is told;
+//!   that is missing or wrong. Records say up to which number their writer knew them to be durable.
+//!   If any record in the file says so of the missing one, the journal is damaged, which is told.
+//!   If none does, it is taken for one that was not synced: of the records that the last sync made
+//!   durable no later one tells;
+//! - a record that cannot be read is an error of the device, and no gap;
 //! - a record lies behind the one before, or at the front of the other half; so what an earlier use
 //!   of a half left has smaller numbers. What a dead writer left behind a gap has an older epoch
-//!   than the position says, or than the record before;
+//!   than the position says, or than the record before. Neither says that a record behind the
+//!   position is durable;
 //! - a half is written to again only when a root that is known to be there has all of its records;
 //! - after the first failure nothing is appended any more; the number of what failed is used up, so
 //!   that no root has a position before it.
 
 mod record;
+mod scan;
 #[cfg(test)]
 mod tests;
 
 use crate::format::JournalPosition;
 use espalier_storage::{AlignedBuf, BLOCK, Device, Error, ErrorKind, Operation, Result};
 use espalier_sync::{Mutex, MutexGuard};
-pub(crate) use record::Change;
+pub(crate) use record::{Change, MAX_RECORD_BLOCKS};
 use record::{Head, Header, MAX_CHANGES, data_sum};
+pub(crate) use scan::Record;
+use scan::{Found, Trace, scan};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Most blocks of a record: 1 MiB.
-pub(crate) const MAX_RECORD_BLOCKS: u64 = 256;
 
 /// The fewest blocks of a journal: 4 MiB.
 const MIN_BLOCKS: u64 = 4 * MAX_RECORD_BLOCKS;
@@ -90,26 +95,6 @@ pub(crate) enum Appended {
     Failed(u64),
 }
 
-/// A record that the store does not have.
-#[derive(Debug)]
-pub(crate) struct Record {
-    head: Head,
-    /// The block of the device where it begins.
-    block: u64,
-}
-
-impl Record {
-    /// What it changes, in order.
-    pub(crate) fn changes(&self) -> &[Change] {
-        &self.head.changes
-    }
-
-    /// Its number.
-    pub(crate) fn number(&self) -> u64 {
-        self.head.number
-    }
-}
-
 impl Journal {
     /// Looks at the journal on a device; one that is all zeros is new.
     ///
@@ -167,15 +152,14 @@ impl Journal {
     /// # Errors
     /// What the device says.
     pub(crate) fn unknown(&self) -> Result<usize> {
-        let mut records = self.scan()?;
+        let Found { records, mut traces } = self.scan()?;
+        // Behind damage, too, lies what was synced.
+        traces.extend(records.iter().map(|record| Trace::of(&record.head)));
         // A writer replays what the one before left, or begins anew.
-        let epoch = records.iter().map(|record| record.head.epoch).max().unwrap_or(0);
-        records.retain(|record| record.head.epoch == epoch);
-        let covered = records.iter().map(|record| record.head.covered).max().unwrap_or(0);
-        Ok(records
-            .iter()
-            .filter(|record| record.head.number > covered && !record.changes().is_empty())
-            .count())
+        let epoch = traces.iter().map(|trace| trace.epoch).max().unwrap_or(0);
+        traces.retain(|trace| trace.epoch == epoch);
+        let covered = traces.iter().map(|trace| trace.covered).max().unwrap_or(0);
+        Ok(traces.iter().filter(|trace| trace.number > covered && !trace.is_empty).count())
     }
 
     /// Makes it a new journal of a store, without records. Durable when it returns.
@@ -193,14 +177,16 @@ impl Journal {
     /// The records behind the position of a root, in order.
     ///
     /// # Errors
-    /// What the device says; [`ErrorKind::Io`] if a record is damaged that was synced.
+    /// What the device says; [`ErrorKind::Io`] if a record is damaged that was synced, as another
+    /// one says.
     pub(crate) fn behind(&self, position: &JournalPosition) -> Result<Vec<Record>> {
-        let mut records = self.scan()?;
+        let Found { mut records, traces } = self.scan()?;
         records.retain(|Record { head, .. }| head.number > position.record && head.epoch >= position.epoch);
         // Of equal numbers the newer epoch counts.
         records.sort_by_key(|record| (record.head.number, std::cmp::Reverse(record.head.epoch)));
         records.dedup_by_key(|record| record.head.number);
-        let synced = records.iter().map(|record| record.head.synced).max().unwrap_or(0);
+        let traces = traces.iter().filter(|trace| trace.epoch >= position.epoch).map(|trace| trace.synced);
+        let synced = records.iter().map(|record| record.head.synced).chain(traces).max().unwrap_or(0);
         let (mut next, mut epoch) = (position.record + 1, 0);
         let is_next = |record: &Record| {
             let is_next = record.head.number == next && record.head.epoch >= epoch;
@@ -222,15 +208,10 @@ impl Journal {
     /// # Errors
     /// What the device says; if they are not what was appended.
     pub(crate) fn blocks(&self, record: &Record) -> Result<AlignedBuf> {
-        let mut data = AlignedBuf::zeroed(record.head.blocks as usize * BLOCK);
-        if !data.is_empty() {
-            self.device.read_at((record.block + 1) * BLOCK as u64, &mut data)?;
-        }
-        if data_sum(record.head.journal, record.head.number, &[&data]) == record.head.data_sum {
-            return Ok(data);
-        }
-        let message = format!("record {} is damaged", record.head.number);
-        Err(Error::new(ErrorKind::Io, Operation::Read, self.name(), message))
+        record.blocks(&*self.device)?.ok_or_else(|| {
+            let message = format!("record {} is damaged", record.head.number);
+            Error::new(ErrorKind::Io, Operation::Read, self.name(), message)
+        })
     }
 
     /// From now on records of this epoch are appended, with numbers behind `last`, all of which the
@@ -353,33 +334,13 @@ impl Journal {
         }
     }
 
-    /// All records that are whole, of both halves, each from its front up to the first that is not.
-    fn scan(&self) -> Result<Vec<Record>> {
-        let mut records = Vec::new();
-        let Some(header) = self.writer.lock().header else { return Ok(records) };
-        for half in 0..2 {
-            let front = 1 + half * self.half_blocks;
-            let (mut block, mut before) = (front, None);
-            while block < front + self.half_blocks {
-                let mut bytes = AlignedBuf::zeroed(BLOCK);
-                self.device.read_at(block * BLOCK as u64, &mut bytes)?;
-                let Some(head) = Head::decode(&bytes).filter(|head| head.journal == header.id) else { break };
-                let follows =
-                    before.is_none_or(|(number, epoch)| head.number == number + 1 && head.epoch >= epoch);
-                let next = block + 1 + u64::from(head.blocks);
-                if !follows || next > front + self.half_blocks {
-                    break;
-                }
-                before = Some((head.number, head.epoch));
-                let record = Record { head, block };
-                if self.blocks(&record).is_err() {
-                    break;
-                }
-                records.push(record);
-                block = next;
-            }
-        }
-        Ok(records)
+    /// All that both halves have.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn scan(&self) -> Result<Found> {
+        let header = self.writer.lock().header;
+        header.map_or(Ok(Found::default()), |header| scan(&*self.device, header.id, self.half_blocks))
     }
 }
 

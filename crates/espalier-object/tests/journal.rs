@@ -417,3 +417,31 @@ fn discards_of_many_threads_lose_no_record() {
     let found: Content = (0..).zip(found).filter(|(_, tag)| *tag != 0).collect();
     assert_eq!(found, model.into_iter().flatten().collect());
 }
+
+/// One block of a journal rots, or cannot be read, while the store is behind it.
+#[test]
+fn damage_of_a_journal_keeps_the_store_from_being_opened() {
+    for unreadable in [false, true] {
+        let run = Run::new(9, Trouble::default());
+        for tag in 1..=40 {
+            write(&run.device, tag, &[tag]);
+            run.device.sync().unwrap();
+        }
+        let journal = run.world.recorder.journal.crash();
+        // Head and block of the 20th record.
+        let damaged = (1 + 2 * 19 + 1) * BLOCK as u64;
+        if unreadable {
+            journal.inject(Fault::Unreadable(damaged..damaged + 1));
+        } else {
+            journal.flip(damaged + 5, 4);
+        }
+        let before = journal.image();
+        let world = World::new(run.world.recorder.bucket.point().crash(1), journal, 1);
+        let error = world.open(Access::Write, &run.options, true).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Io, "{error}");
+        assert!(before.blocks().eq(world.recorder.journal.image().blocks()), "it changed");
+        if !unreadable {
+            assert!(error.to_string().contains("record 20 was synced"), "{error}");
+        }
+    }
+}

@@ -16,6 +16,9 @@ const FIXED_BYTES: usize = 64;
 const CHANGE_BYTES: usize = 16;
 const SUM_AT: usize = BLOCK - 8;
 
+/// Most blocks of a record: 1 MiB.
+pub(crate) const MAX_RECORD_BLOCKS: u64 = 256;
+
 /// Most changes of a record.
 pub(super) const MAX_CHANGES: usize = (SUM_AT - FIXED_BYTES) / CHANGE_BYTES;
 

@@ -168,3 +168,96 @@ fn discards_that_are_noted_before_a_record_never_cut_it_short() {
     assert_eq!(records[0].changes().last(), Some(&write));
     assert!(journal.blocks(&records[0]).unwrap().iter().all(|byte| *byte == 1000u64 as u8));
 }
+
+/// A journal with ten synced records of two blocks each, in one half.
+fn synced_one_by_one() -> (Arc<SimulatedDevice>, Journal) {
+    let (device, journal) = begun();
+    for number in 1..=10 {
+        assert_eq!(append(&journal, number, 2), Appended::Done(number));
+        assert!(journal.sync());
+    }
+    (device, journal)
+}
+
+/// The first byte of a record of [`synced_one_by_one`].
+fn place(number: u64) -> u64 {
+    (1 + 3 * (number - 1)) * BLOCK as u64
+}
+
+#[test]
+fn damage_is_told_by_records_behind_it_in_the_same_half() {
+    for block in 0..3 {
+        for number in 1..=9 {
+            let (device, _) = synced_one_by_one();
+            device.flip(place(number) + block * BLOCK as u64 + 9, 1);
+            let error = open(&device).behind(&at(0, 1)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Io);
+            assert!(error.to_string().contains(&format!("record {number} was synced")), "{error}");
+            // Also if it is the first that the store does not have, and not if the store has it.
+            assert!(open(&device).behind(&at(number - 1, 1)).is_err());
+            assert!(open(&device).unknown().unwrap() > 0);
+        }
+    }
+    // It looks like a record that a power cut tore.
+    let (device, _) = synced_one_by_one();
+    device.flip(place(10), 1);
+    assert_eq!(open(&device).behind(&at(0, 1)).unwrap().len(), 9);
+}
+
+#[test]
+fn a_read_that_fails_is_told() {
+    use espalier_storage::Fault;
+    for block in 0..3 {
+        let (device, _) = synced_one_by_one();
+        let bad = place(10) + block * BLOCK as u64;
+        device.inject(Fault::Unreadable(bad..bad + 1));
+        let error = open(&device).behind(&at(0, 1)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Io, "{error}");
+        assert!(open(&device).unknown().is_err());
+    }
+    // Behind the first record that is not whole, what cannot be read is passed over.
+    let (device, _) = synced_one_by_one();
+    let bad = 300 * BLOCK as u64;
+    device.inject(Fault::Unreadable(bad..bad + 1));
+    device.inject(Fault::Unreadable(place(5)..place(5) + 1));
+    device.flip(place(2), 1);
+    let error = open(&device).behind(&at(0, 1)).unwrap_err();
+    assert!(error.to_string().contains("record 2 was synced"), "{error}");
+    device.clear_faults();
+    device.flip(place(2), 1);
+    device.inject(Fault::Unreadable(bad..bad + 1));
+    assert_eq!(open(&device).behind(&at(0, 1)).unwrap().len(), 10);
+}
+
+/// What an earlier round left in a half, and what a dead writer left behind a gap, is no witness.
+#[test]
+fn old_records_tell_of_no_damage() {
+    let (device, journal) = begun();
+    let mut number = 0;
+    // Three rounds of both halves; the store has all of them.
+    for _ in 0..3 * 2 * 5 {
+        number += 1;
+        assert_eq!(append(&journal, number, 100), Appended::Done(number));
+        assert!(journal.sync());
+        journal.cover(number);
+    }
+    let taken = journal.writer().taken;
+    assert_eq!(open(&device).behind(&at(number, 1)).unwrap().len(), 0);
+    // The next record goes over old ones, and a power cut tears it.
+    let next = append(&journal, 1, 100);
+    assert_eq!(next, Appended::Done(number + 1));
+    assert!(taken == 505 && journal.writer().half == 0);
+    device.flip(BLOCK as u64 + 9, 1);
+    assert!(open(&device).behind(&at(number, 1)).unwrap().is_empty());
+    // Behind a gap lies what was written and not synced; another writer goes on before it.
+    for _ in 0..3 {
+        append(&journal, 1, 1);
+    }
+    let next = open(&device);
+    assert!(next.behind(&at(number, 1)).unwrap().is_empty());
+    next.go_on(2, number);
+    assert_eq!(append(&next, 3, 1), Appended::Done(number + 1));
+    assert!(next.sync());
+    assert_eq!(append(&next, 4, 1), Appended::Done(number + 2));
+    assert_eq!(numbers(&open(&device).behind(&at(number, 1)).unwrap()), [number + 1, number + 2]);
+}
