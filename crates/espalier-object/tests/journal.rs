@@ -418,6 +418,42 @@ fn discards_of_many_threads_lose_no_record() {
     assert_eq!(found, model.into_iter().flatten().collect());
 }
 
+/// A discard that a root made durable is in a record only later: the store has that record, too.
+#[test]
+fn records_that_change_nothing_more_are_covered() {
+    let run = Run::new(7, Trouble::default());
+    let waiting = || run.device.journal_usage().unwrap().waiting;
+    write(&run.device, 3, &[1, 2]);
+    run.device.discard(3 * BLOCK as u64, BLOCK as u64).unwrap();
+    run.device.step().unwrap();
+    assert_eq!(waiting(), 0);
+    run.device.sync().unwrap();
+    assert_eq!(waiting(), 1);
+    run.device.step().unwrap();
+    assert_eq!(waiting(), 0);
+    let puts = run.device.request_counts().puts;
+    run.device.step().unwrap();
+    assert_eq!(run.device.request_counts().puts, puts);
+}
+
+/// The record that says that the store has everything is behind the position of the root.
+#[test]
+fn a_journal_goes_on_behind_the_record_that_closed_it() {
+    let run = Run::new(8, Trouble::default());
+    write(&run.device, 0, &[1; 9]);
+    run.device.close().unwrap();
+    let device = run.world.open(Access::Write, &run.options, true).unwrap();
+    write(&device, 0, &[2]);
+    device.sync().unwrap();
+    write(&device, 1, &[3]);
+    device.sync().unwrap();
+    // It dies before it publishes.
+    let journal = run.world.recorder.journal.crash();
+    let world = World::new(run.world.recorder.bucket.point().crash(1), journal, 1);
+    let device = world.open(Access::Write, &run.options, true).unwrap();
+    assert_eq!(read(&device, 0, 9), [2, 3, 1, 1, 1, 1, 1, 1, 1]);
+}
+
 /// One block of a journal rots, or cannot be read, while the store is behind it.
 #[test]
 fn damage_of_a_journal_keeps_the_store_from_being_opened() {

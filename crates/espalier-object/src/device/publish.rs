@@ -16,6 +16,7 @@ use crate::format::{
     Header, Holder, JournalPosition, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root,
     encode_directory, encode_objects, encode_page, section,
 };
+use crate::journal::Journal;
 use crate::objects::ObjectEntry;
 use crate::pages::PageNumber;
 use crate::runs::{Place, Run, RunMap};
@@ -82,7 +83,9 @@ impl Inner {
         let close = matches!(scope, Scope::Close);
         let attempt = Attempt::begin(self);
         let changes = self.freeze(scope);
-        if changes.is_empty() && !close {
+        // A discard may be published before it is in a record: then the root lacks only the record.
+        let is_behind = |journal: &Journal| changes.journaled.is_some_and(|last| last > journal.covered());
+        if changes.is_empty() && !close && !self.journal.as_ref().is_some_and(is_behind) {
             attempt.ended();
             return Ok(());
         }
