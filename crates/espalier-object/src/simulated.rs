@@ -15,6 +15,7 @@ use bytes::Bytes;
 use espalier_storage::Random;
 use espalier_sync::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The server's clock at the start, and how far it moves with each request, in milliseconds.
@@ -218,6 +219,13 @@ impl SimulatedBucket {
         self.0.lock().objects.remove(name);
     }
 
+    /// Cuts an object, as an accident would.
+    pub fn cut(&self, name: &str, bytes: usize) {
+        if let Some(stored) = self.0.lock().objects.get_mut(name) {
+            stored.bytes.truncate(bytes);
+        }
+    }
+
     /// Flips the bits of `mask` in byte `at` of an object; false if it has no such byte.
     pub fn flip(&self, name: &str, at: usize, mask: u8) -> bool {
         let mut state = self.0.lock();
@@ -389,8 +397,13 @@ impl State {
                 let stored = self.stored(name)?;
                 let facts = facts(name, stored);
                 let all = stored.bytes.len();
-                let bounds =
-                    range.as_ref().map_or(0..all, |r| (r.start as usize).min(all)..(r.end as usize).min(all));
+                let inside = |range: &Range<u64>| range.start as usize..all.min(range.end as usize);
+                let bounds = range.as_ref().map_or(0..all, inside);
+                if range.is_some() && bounds.is_empty() {
+                    let what =
+                        format!("simulated: 416 Range Not Satisfiable: {name} is damaged, it ends at {all}");
+                    return Err(Failure::new(FailureKind::Unsupported, what));
+                }
                 Ok(Reply::Got(stored.bytes.slice(bounds), facts))
             }
             Request::Head { name } => Ok(Reply::Facts(facts(name, self.stored(name)?))),

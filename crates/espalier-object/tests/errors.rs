@@ -3,8 +3,8 @@
 mod support;
 
 use espalier_object::{
-    Access, Bucket, Failure, FailureKind, ObjectDevice, Options, Present, Reply, Request, SimulatedBucket,
-    Ticket, Trouble,
+    Access, Bucket, Failure, FailureKind, Location, ObjectDevice, Options, Present, RemoteBucket, Reply,
+    Request, SimulatedBucket, Ticket, Trouble, check_objects,
 };
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, SimulatedEnvironment};
 use std::sync::Arc;
@@ -189,5 +189,59 @@ fn throttling_makes_everything_slower_and_nothing_fail() {
             device.close().unwrap();
         }
         assert!(waited[1] > 2 * waited[0], "seed {seed}: {waited:?}");
+    }
+}
+
+/// A segment was cut behind the writer's back: that is damage, and no reason to ask again.
+#[test]
+fn an_object_that_was_cut_is_damage_and_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::parse(&format!("file://{}", folder.path().display())).unwrap();
+    let bucket = Arc::new(RemoteBucket::open(&location, true).unwrap());
+    let clock = Arc::new(SimulatedEnvironment::new(14));
+    let environment: Arc<dyn Environment> = clock.clone();
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let wide = Options { segment_blocks: 128, ..options() };
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, wide).unwrap();
+    write(&device, 0, &[1; 128]);
+    device.close().unwrap();
+    for entry in std::fs::read_dir(folder.path().join("data")).unwrap() {
+        let file = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
+        // Of eight frames the last five are gone.
+        file.set_len(file.metadata().unwrap().len() / 3).unwrap();
+    }
+    for budget in [Some(Duration::from_secs(60)), None] {
+        let options = Options { budget, cache_bytes: 0, ahead_bytes: 0, ..options() };
+        let reader =
+            ObjectDevice::open(bucket.clone(), &environment, Access::ReadOnly, options.clone()).unwrap();
+        let begin = clock.monotonic();
+        let error = reader.read_at(100 * BLOCK as u64, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+        assert!(error.to_string().contains("damaged"), "{error}");
+        assert!(!error.to_string().contains("check the network"), "{error}");
+        assert!(clock.monotonic() - begin < Duration::from_secs(10), "it was waited for");
+    }
+}
+
+/// The same in memory: the first get says so.
+#[test]
+fn a_simulated_object_that_was_cut_is_asked_for_once() {
+    let (bucket, _, environment) = simulated(17);
+    let options = Options { segment_blocks: 128, cache_bytes: 0, ahead_bytes: 0, ..options() };
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options).unwrap();
+    write(&device, 0, &[1; 128]);
+    device.sync().unwrap();
+    let segment = bucket.objects().into_iter().find(|(name, _)| name.starts_with("data")).unwrap();
+    bucket.cut(&segment.0, 40 * BLOCK);
+    let before = device.request_counts();
+    let error = device.read_at(100 * BLOCK as u64, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+    assert!(error.to_string().contains("damaged"), "{error}");
+    let after = device.request_counts();
+    assert_eq!((after.gets - before.gets, after.repeats), (1, before.repeats));
+    // Nothing is left of it.
+    bucket.cut(&segment.0, 0);
+    for deep in [false, true] {
+        let report = check_objects(bucket.clone(), &environment, &support::options(), deep).unwrap();
+        assert_eq!(report.damaged.len(), 1, "{report:?}");
     }
 }

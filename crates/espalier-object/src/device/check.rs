@@ -135,6 +135,10 @@ impl ObjectDevice {
         report: &mut CheckReport,
     ) -> std::result::Result<(), Failure> {
         for kind in [ObjectKind::Data, ObjectKind::Map] {
+            Err(failure) if failure.kind == FailureKind::Unsupported => {
+                report.damaged.push(failure.message);
+                return Ok(());
+            }
             let request = Request::List { folder: kind.folder().into() };
             let Reply::Listed(listed) = self.inner.requests.call(&request)? else { continue };
             for ObjectFacts { name, bytes, .. } in listed {

@@ -112,6 +112,7 @@ fn what_a_server_says_tells_what_to_do() {
         (401, "Unauthorized", FailureKind::Denied),
         (404, "NoSuchBucket", FailureKind::NotFound),
         (412, "PreconditionFailed", FailureKind::Condition),
+        (416, "InvalidRange", FailureKind::Unsupported),
     ];
     for (status, code, kind) in cases {
         let version = Version("\"1\"".into());
