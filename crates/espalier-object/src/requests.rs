@@ -2,7 +2,9 @@
 //!
 //! Protocol: a request that failed for a reason that passes is made again after a pause that grows
 //! and is random by half. Puts of objects, gets and deletes can be repeated at will. A conditional
-//! put is repeated only by [`Requests::replace_root`], which finds out what became of it.
+//! put of the root is repeated only by [`Requests::replace_root`], which finds out what became of
+//! it; the probe repeats others, whose outcome it looks up. A delete can wait: it is repeated for a
+//! short time, and not at all if it is refused.
 
 use crate::bucket::{Bucket, Condition, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket, Version};
 use crate::format::{Malformed, Root};
@@ -23,6 +25,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long a request is repeated while the device is being opened, if it is without end later.
 const OPENING_BUDGET: Duration = Duration::from_secs(60);
+/// How long deletes are repeated since the last one that succeeded.
+const DELETE_BUDGET: Duration = Duration::from_secs(10);
 /// How often something is got whose checksum is wrong.
 const MAX_DAMAGED_GETS: usize = 5;
 /// How much longer pauses are when the server has too much to do.
@@ -78,7 +82,20 @@ pub(crate) struct Requests {
     /// Set once the device is in use: then a refusal may be a credential that is just being
     /// renewed, and is repeated too.
     established: AtomicBool,
+    /// Set when the device is closed or dropped: no delete is repeated from then on.
+    ended: AtomicBool,
     counters: Counters,
+}
+
+/// Which of some objects were deleted.
+#[derive(Debug)]
+pub(crate) struct Deletes {
+    /// In the order of the objects: true if it is gone. Those at the end may not have been tried.
+    pub(crate) done: Vec<bool>,
+    /// The first refusal; the other objects were tried all the same.
+    pub(crate) refused: Option<Failure>,
+    /// What ended the attempt.
+    pub(crate) failed: Option<Failure>,
 }
 
 /// The time and pauses of one request.
@@ -93,8 +110,8 @@ impl Requests {
         environment: Arc<dyn Environment>,
         budget: Option<Duration>,
     ) -> Self {
-        let established = AtomicBool::new(false);
-        Self { bucket, environment, budget, established, counters: Counters::default() }
+        let (established, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { bucket, environment, budget, established, ended, counters: Counters::default() }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -104,6 +121,11 @@ impl Requests {
     /// From now on refusals are repeated too.
     pub(crate) fn establish(&self) {
         self.established.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on no delete is repeated.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn counts(&self) -> RequestCounts {
@@ -130,11 +152,19 @@ impl Requests {
     /// # Errors
     /// The last failure.
     pub(crate) fn finish(&self, ticket: Box<dyn Ticket>, request: &Request) -> Result<Reply, Failure> {
-        let mut patience = self.patience();
+        self.finish_within(self.patience(), ticket, request)
+    }
+
+    fn finish_within(
+        &self,
+        mut patience: Patience,
+        ticket: Box<dyn Ticket>,
+        request: &Request,
+    ) -> Result<Reply, Failure> {
         let mut outcome = ticket.wait();
         loop {
             match outcome.and_then(|reply| whole(request, reply)) {
-                Err(failure) if self.passes(&failure) => {
+                Err(failure) if self.passes(request, &failure) => {
                     self.rest(&mut patience, request, failure)?;
                     self.counters.repeats.fetch_add(1, Ordering::Relaxed);
                     outcome = self.begin(request).wait();
@@ -177,6 +207,36 @@ impl Requests {
             replies.push(self.finish(ticket, request));
         }
         replies.into_iter().collect()
+    }
+
+    /// Deletes objects, side by side. Refusals, as by a policy that allows none, are no reason to
+    /// wait, or to leave the others; after any other failure nothing more is begun.
+    pub(crate) fn delete_all(&self, names: &[String]) -> Deletes {
+        let mut deletes = Deletes { done: vec![false; names.len()], refused: None, failed: None };
+        let mut under_way = std::collections::VecDeque::new();
+        let mut next = names.iter().enumerate();
+        let mut until = self.delete_patience().until;
+        loop {
+            while under_way.len() < PARALLEL_REQUESTS
+                && deletes.failed.is_none()
+                && !self.ended.load(Ordering::Relaxed)
+                && let Some((at, name)) = next.next()
+            {
+                let delete = Request::Delete { name: name.clone() };
+                under_way.push_back((at, self.begin(&delete), delete));
+            }
+            let Some((at, ticket, delete)) = under_way.pop_front() else { return deletes };
+            match self.finish_within(Patience { until, pause: FIRST_PAUSE }, ticket, &delete) {
+                Ok(_) => {
+                    deletes.done[at] = true;
+                    until = self.delete_patience().until;
+                }
+                Err(failure) if failure.kind == FailureKind::Denied => {
+                    deletes.refused.get_or_insert(failure);
+                }
+                Err(failure) => drop(deletes.failed.get_or_insert(failure)),
+            }
+        }
     }
 
     /// What `open` makes of the bytes that a get gave. Bytes that it does not accept may have been
@@ -250,7 +310,7 @@ impl Requests {
                 Err(failure) => failure,
             };
             let decided = failure.kind == FailureKind::Condition || failure.kind == FailureKind::Unknown;
-            if !decided && !self.passes(&failure) {
+            if !decided && !self.passes(&put, &failure) {
                 return Err(failure);
             }
             // Whatever the reply was, the root itself says what happened.
@@ -284,7 +344,17 @@ impl Requests {
         Patience { until, pause: FIRST_PAUSE }
     }
 
-    fn passes(&self, failure: &Failure) -> bool {
+    /// The patience for deletes, which begins anew with each one that succeeds.
+    fn delete_patience(&self) -> Patience {
+        let budget = self.budget.map_or(DELETE_BUDGET, |budget| budget.min(DELETE_BUDGET));
+        Patience { until: Some(self.environment.monotonic() + budget), pause: FIRST_PAUSE }
+    }
+
+    /// True if a request that failed is made again, as long as there is time.
+    fn passes(&self, request: &Request, failure: &Failure) -> bool {
+        if let Request::Delete { .. } = request {
+            return failure.is_passing() && !self.ended.load(Ordering::Relaxed);
+        }
         let refused = failure.kind == FailureKind::Denied && self.established.load(Ordering::Relaxed);
         failure.is_passing() || refused
     }

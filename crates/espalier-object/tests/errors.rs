@@ -6,9 +6,12 @@ use espalier_object::{
     Access, Bucket, Failure, FailureKind, Location, ObjectDevice, Options, Present, RemoteBucket, Reply,
     Request, SimulatedBucket, Ticket, Trouble, check_objects,
 };
-use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, SimulatedEnvironment};
+use espalier_storage::{
+    AlignedBuf, BLOCK, Device, Environment, ErrorKind, SimulatedDevice, SimulatedEnvironment,
+    SystemEnvironment,
+};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use support::{block, options, read, seeds, write};
 
@@ -244,4 +247,96 @@ fn a_simulated_object_that_was_cut_is_asked_for_once() {
         let report = check_objects(bucket.clone(), &environment, &support::options(), deep).unwrap();
         assert_eq!(report.damaged.len(), 1, "{report:?}");
     }
+}
+
+/// A store that allows no deletes, as a policy without `s3:DeleteObject` does.
+#[derive(Debug)]
+struct Undeletable {
+    bucket: Arc<SimulatedBucket>,
+    refuses: AtomicBool,
+}
+
+impl Undeletable {
+    fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self { bucket: Arc::new(SimulatedBucket::new(seed)), refuses: AtomicBool::new(true) })
+    }
+}
+
+impl Bucket for Undeletable {
+    fn name(&self) -> &str {
+        self.bucket.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        if matches!(request, Request::Delete { .. }) && self.refuses.load(Ordering::SeqCst) {
+            return Box::new(Refused(FailureKind::Denied));
+        }
+        self.bucket.submit(request)
+    }
+}
+
+/// Maintenance compacts and publishes though nothing may be deleted, and deletes once it may.
+#[test]
+fn refused_deletes_hold_up_nothing_else() {
+    for budget in [Some(Duration::from_secs(60)), None] {
+        let store = Undeletable::new(15);
+        let clock = Arc::new(SimulatedEnvironment::new(15));
+        let environment: Arc<dyn Environment> = clock.clone();
+        let journal = Arc::new(SimulatedDevice::new(8 << 20, 15)) as Arc<dyn Device>;
+        let options = Options {
+            budget,
+            journal: Some(journal),
+            grace: Duration::ZERO,
+            probe: false,
+            cache_bytes: 0,
+            ..options()
+        };
+        ObjectDevice::create(store.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+        let device = ObjectDevice::open(store.clone(), &environment, Access::Write, options).unwrap();
+        let begin = clock.monotonic();
+        for tag in 1..=40 {
+            write(&device, 0, &[tag; 60]);
+            // Of each segment a part stays.
+            write(&device, 100 * tag, &[tag; 4]);
+            device.sync().unwrap();
+            store.bucket.advance(30_000);
+            clock.advance(Duration::from_secs(30));
+            device.step().unwrap();
+            assert_eq!(device.journal_usage().unwrap().waiting, 0);
+        }
+        assert!(clock.monotonic() - begin < Duration::from_secs(1300), "deletes were waited for");
+        let usage = device.usage();
+        let full = 32 * BLOCK as u64;
+        assert!(usage.dead_objects > 20, "{usage:?}");
+        assert!(usage.segment_bytes <= usage.live_bytes * 13 / 10 + full, "{usage:?}");
+        store.refuses.store(false, Ordering::SeqCst);
+        for _ in 0..60 {
+            store.bucket.advance(30_000);
+            clock.advance(Duration::from_secs(30));
+            while device.step().unwrap() {}
+        }
+        assert_eq!(device.usage().dead_objects, 0);
+        device.close().unwrap();
+    }
+}
+
+/// A device that waits without end is closed although its maintenance is refused deletes.
+#[test]
+fn refused_deletes_do_not_keep_a_device_from_being_closed() {
+    let store = Undeletable::new(16);
+    let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(2));
+    // Maintenance takes a step every 10 ms.
+    let lease = Duration::from_millis(60);
+    let options = Options { budget: None, lease, grace: Duration::ZERO, probe: false, ..options() };
+    ObjectDevice::create(store.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+    let device = ObjectDevice::open(store.clone(), &environment, Access::Write, options).unwrap();
+    let mut tag = 0;
+    while device.request_counts().deletes == 0 {
+        tag += 1;
+        write(&device, 0, &[tag; 40]);
+        device.sync().unwrap();
+        store.bucket.advance(1000);
+    }
+    device.close().unwrap();
+    assert_eq!(read(&device, 0, 1), [tag]);
 }

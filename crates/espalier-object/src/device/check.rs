@@ -11,7 +11,7 @@ use crate::format::{
 };
 use crate::objects::{ObjectEntry, Usage};
 use crate::pages::PAGE_BLOCKS;
-use crate::requests::PARALLEL_REQUESTS;
+use crate::requests::{Deletes, PARALLEL_REQUESTS};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment, Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,17 +165,18 @@ impl ObjectDevice {
     pub fn delete_orphans(&self, names: &[String]) -> Result<()> {
         let inner = &self.inner;
         inner.writable(Operation::Discard)?;
-        let deletes: Vec<Request> = {
+        let deletes: Vec<String> = {
             let state = inner.state.read();
             let known: BTreeSet<String> = state.objects.iter().map(ObjectEntry::name).collect();
             let old = |name: &&String| {
                 ObjectId::of_name(name).is_some_and(|(id, ..)| id.epoch() < inner.epoch)
                     && !known.contains(*name)
             };
-            names.iter().filter(old).map(|name| Request::Delete { name: name.clone() }).collect()
+            names.iter().filter(old).cloned().collect()
         };
-        let failed = |failure: Failure| error::of_failure(&failure, Operation::Discard, &inner.name);
-        inner.requests.call_all(&deletes, PARALLEL_REQUESTS).map_err(failed).map(drop)
+        let Deletes { refused, failed, .. } = inner.requests.delete_all(&deletes);
+        let failed = failed.or(refused);
+        failed.map_or(Ok(()), |failure| Err(error::of_failure(&failure, Operation::Discard, &inner.name)))
     }
 
     /// Bytes of the device that are in use.

@@ -44,6 +44,8 @@ pub(super) struct Inner {
 
 /// Why nothing is written any more.
 #[derive(Debug)]
+    /// No delete is tried before this time of the environment's clock: one was refused.
+    pub(super) deletes_from: Mutex<Duration>,
 pub(super) enum Latched {
     /// The device was opened for reading, or closed.
     Closed(&'static str),

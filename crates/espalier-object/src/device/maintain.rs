@@ -4,16 +4,19 @@
 //! Protocol: with threads, a background thread takes a [step](Inner::maintain) now and then; in a
 //! simulation the caller does.
 //!
+//! A server that refuses deletes, as a policy without them does, holds up nothing else: the refusal
+//! is logged, and the objects are tried again after a while.
+//!
 //! Invariant: an object is deleted only if it was dead in a root that is known to be there, at a
 //! time of the server's clock that lies at least the grace time before that of the root now.
 
 use super::error;
 use super::inner::Inner;
 use super::publish::Scope;
-use crate::bucket::{Failure, Request};
+use crate::bucket::Failure;
 use crate::format::ObjectId;
-use crate::requests::PARALLEL_REQUESTS;
 use espalier_storage::{JoinHandle, Operation, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +25,9 @@ const STEPS_PER_LEASE: u32 = 6;
 
 /// Most objects that one step deletes.
 const MAX_DELETES: usize = 1000;
+
+/// After a delete was refused, none is tried for so long.
+const PAUSE_OF_DELETES: Duration = Duration::from_secs(600);
 
 impl Inner {
     /// Starts the background thread, if there may be one.
@@ -81,20 +87,35 @@ impl Inner {
     /// Deletes what has been dead for the grace time.
     fn delete_dead(&self) -> Result<bool> {
         let failed = |failure: Failure| error::of_failure(&failure, Operation::Discard, &self.name);
+        if self.elapsed() < *self.deletes_from.lock() {
+            return Ok(false);
+        }
         let due = self.due().map_err(failed)?;
-        let deletes: Vec<Request> =
-            due.iter().map(|(_, name)| Request::Delete { name: name.clone() }).collect();
-        self.requests.call_all(&deletes, PARALLEL_REQUESTS).map_err(failed)?;
+        if due.is_empty() {
+            return Ok(false);
+        }
+        let names: Vec<String> = due.iter().map(|(_, name)| name.clone()).collect();
+        let deletes = self.requests.delete_all(&names);
+        let deleted = due.iter().zip(&deletes.done).filter(|(_, done)| **done).map(|((id, _), _)| *id);
+        let deleted: BTreeSet<ObjectId> = deleted.collect();
+        self.forget(&deleted);
+        if let Some(failure) = deletes.refused {
+            *self.deletes_from.lock() = self.elapsed() + PAUSE_OF_DELETES;
+            let (device, objects) = (&self.name, due.len());
+            tracing::warn!(device, objects, %failure, "the server refuses deletes; dead objects stay there");
+        }
+        deletes.failed.map_or(Ok(!deleted.is_empty()), |failure| Err(failed(failure)))
+    }
+
+    /// Takes objects that were deleted from all tables.
+    fn forget(&self, deleted: &BTreeSet<ObjectId>) {
         let mut chain = self.chain.lock();
         // A renewal, too, does not name what is gone.
         let mut line = self.line.lock();
         let mut state = self.state.write();
-        for (id, _) in &due {
-            state.objects.remove(*id);
-            chain.objects.retain(|object| object.id != *id);
-            line.root.objects.retain(|object| object.id != *id);
-        }
-        Ok(!due.is_empty())
+        deleted.iter().for_each(|id| state.objects.remove(*id));
+        chain.objects.retain(|object| !deleted.contains(&object.id));
+        line.root.objects.retain(|object| !deleted.contains(&object.id));
     }
 
     /// The objects that may be deleted. Notes for the others since when they are dead.

@@ -87,6 +87,7 @@ impl ObjectDevice {
         *self.inner.ended.lock() = true;
         self.inner.end.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
+        self.inner.requests.end();
         threads.into_iter().for_each(JoinHandle::join);
     }
 }

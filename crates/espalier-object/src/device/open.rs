@@ -197,6 +197,7 @@ impl Inner {
             ended: Mutex::new(false),
             end: Condvar::new(),
         }
+            deletes_from: Mutex::default(),
     }
 
     /// Gets the map that the root names, if a claim has not got it already, and lets it have the
