@@ -3,7 +3,7 @@
 
 mod support;
 
-use espalier_object::{Access, ObjectDevice, Options, Present, SimulatedBucket};
+use espalier_object::{Access, ObjectDevice, Options, Present, SimulatedBucket, check_objects};
 use espalier_storage::{BLOCK, Device, Environment};
 use std::sync::Arc;
 use support::{environment, options, read, write};
@@ -115,4 +115,23 @@ fn a_sync_waits_for_two_answers_whatever_was_written_before() {
     let mut buffer = espalier_storage::AlignedBuf::zeroed(BLOCK);
     device.read_at(199 * BLOCK as u64, &mut buffer).unwrap();
     assert_eq!(support::tags(&buffer), [9]);
+}
+
+#[test]
+fn a_check_asks_for_many_objects_at_a_time() {
+    let store = Store::made();
+    let device = store.open(options(), Access::Write);
+    write(&device, 0, &vec![9; 32 * 60]);
+    device.close().unwrap();
+    for (deep, side_by_side) in [(false, 16), (true, 4)] {
+        store.bucket.take_most_under_way();
+        let check = || check_objects(store.bucket.clone(), &store.environment, &options(), deep).unwrap();
+        let (report, rounds) = store.rounds(check);
+        assert!(report.is_sound(), "{report:?}");
+        let objects = report.usage.segments + report.usage.map_objects;
+        assert!(objects >= 60, "{report:?}");
+        // Besides the root, its tables, the pages and two lists.
+        assert!(rounds <= objects / side_by_side + 8, "{rounds} rounds for {objects} objects");
+        assert!(store.bucket.take_most_under_way() >= side_by_side as usize);
+    }
 }

@@ -1,11 +1,11 @@
 //! Check: is everything there that the root names, and what is there that it does not name?
 //!
-//! The only place that believes a list, and only about what nothing names.
+//! A list is believed only about what nothing names, here as in mkfs over an older store.
 
 use super::error;
 use super::object_device::ObjectDevice;
 use super::options::{Access, Options};
-use crate::bucket::{Bucket, Failure, FailureKind, ObjectFacts, Reply, Request};
+use crate::bucket::{Bucket, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket};
 use crate::format::{
     FRAME_BLOCKS, Header, Malformed, NewObject, ObjectId, ObjectKind, frame_bytes, frames, open_frame,
 };
@@ -16,6 +16,16 @@ use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment, Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Whole objects that are got at a time: a bound on memory.
+const PARALLEL_WHOLE_GETS: usize = 4;
+
+/// The check of an object, which is on its way.
+struct BegunCheck {
+    object: NewObject,
+    request: Request,
+    ticket: Box<dyn Ticket>,
+}
 
 /// What a check found.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -74,9 +84,10 @@ impl ObjectDevice {
         self.recount(&mut report);
         let entries: Vec<ObjectEntry> = inner.state.read().objects.iter().copied().collect();
         let used: Vec<NewObject> = entries.iter().filter(|e| !e.is_dead()).map(|e| e.object).collect();
-        for part in used.chunks(PARALLEL_REQUESTS) {
-            for object in part {
-                self.check_object(object, deep, &mut report).map_err(failed)?;
+        for part in used.chunks(if deep { PARALLEL_WHOLE_GETS } else { PARALLEL_REQUESTS }) {
+            let begun: Vec<BegunCheck> = part.iter().map(|object| self.begin_check(object, deep)).collect();
+            for check in begun {
+                self.finish_check(check, deep, &mut report).map_err(failed)?;
             }
         }
         let known: BTreeSet<String> = entries.iter().map(ObjectEntry::name).collect();
@@ -102,24 +113,35 @@ impl ObjectDevice {
         report.miscounted.extend(live.keys().map(|id| format!("object {id} is in no table")));
     }
 
-    fn check_object(
+    /// Begins to get what an object is checked by: all of it if `deep`, else its header.
+    fn begin_check(&self, object: &NewObject, deep: bool) -> BegunCheck {
+        let range = (!deep).then(|| 0..u64::from(object.header_bytes));
+        let request = Request::Get { name: object.name(), range };
+        let ticket = self.inner.requests.begin(&request);
+        BegunCheck { object: *object, request, ticket }
+    }
+
+    fn finish_check(
         &self,
-        object: &NewObject,
+        check: BegunCheck,
         deep: bool,
         report: &mut CheckReport,
     ) -> std::result::Result<(), Failure> {
+        let BegunCheck { object, request, ticket } = check;
         let name = object.name();
-        let range = (!deep).then(|| 0..u64::from(object.header_bytes));
-        let request = Request::Get { name: name.clone(), range };
-        let reply = match self.inner.requests.call(&request) {
+        let reply = match self.inner.requests.finish(ticket, &request) {
             Ok(reply) => reply,
             Err(failure) if failure.kind == FailureKind::NotFound && !self.inner.was_deleted(&name) => {
                 report.missing.push(name);
                 return Ok(());
             }
+            Err(failure) if failure.kind == FailureKind::Unsupported => {
+                report.damaged.push(failure.message);
+                return Ok(());
+            }
             Err(failure) => return Err(failure),
         };
-        match self.inner.requests.checked(&request, reply, |bytes| open_object(object, deep, bytes)) {
+        match self.inner.requests.checked(&request, reply, |bytes| open_object(&object, deep, bytes)) {
             Ok(()) => Ok(()),
             Err(failure) if failure.kind == FailureKind::Unsupported => {
                 report.damaged.push(failure.message);
@@ -135,10 +157,6 @@ impl ObjectDevice {
         report: &mut CheckReport,
     ) -> std::result::Result<(), Failure> {
         for kind in [ObjectKind::Data, ObjectKind::Map] {
-            Err(failure) if failure.kind == FailureKind::Unsupported => {
-                report.damaged.push(failure.message);
-                return Ok(());
-            }
             let request = Request::List { folder: kind.folder().into() };
             let Reply::Listed(listed) = self.inner.requests.call(&request)? else { continue };
             for ObjectFacts { name, bytes, .. } in listed {
