@@ -5,10 +5,12 @@ mod support;
 use espalier_object::{
     Access, Bucket, Failure, ObjectDevice, Options, Present, Reply, Request, SimulatedBucket, Ticket,
 };
-use espalier_storage::Device;
+use espalier_storage::{Device, Environment, SystemEnvironment};
+use espalier_sync::{Condvar, Mutex};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use support::{block, environment, options, read, write};
 
 /// A bucket of which one call panics: the beginning of a request, or the wait for it.
@@ -122,4 +124,57 @@ fn a_write_that_panics_takes_no_other_write_along() {
         panics += 1;
     }
     assert!(panics >= 6, "{panics}");
+}
+
+/// A bucket whose deletes panic.
+#[derive(Debug)]
+struct PanicsAtDeletes {
+    bucket: Arc<SimulatedBucket>,
+    panicked: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Bucket for PanicsAtDeletes {
+    fn name(&self) -> &str {
+        self.bucket.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        if let Request::Delete { .. } = request {
+            *self.panicked.lock() = true;
+            self.told.notify_all();
+            panic!("a delete that shall panic");
+        }
+        self.bucket.submit(request)
+    }
+}
+
+/// The maintenance thread ends by a panic that concerns no root: the device is closed in order.
+#[test]
+fn a_device_whose_maintenance_panicked_gives_the_lease_back() {
+    let store = Arc::new(PanicsAtDeletes {
+        bucket: Arc::new(SimulatedBucket::new(9)),
+        panicked: Mutex::default(),
+        told: Condvar::new(),
+    });
+    let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(2));
+    let lease = Duration::from_secs(1);
+    let options = Options { probe: false, grace: Duration::ZERO, lease, ..options() };
+    ObjectDevice::create(store.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+    let open = |access| ObjectDevice::open(store.clone(), &environment, access, options.clone());
+    let device = open(Access::Write).unwrap();
+    for tag in 1..=3 {
+        write(&device, 0, &[tag; 4]);
+        device.sync().unwrap();
+    }
+    let mut panicked = store.panicked.lock();
+    while !*panicked {
+        // Each look at the root is later, by the server's clock; a renewal makes another root.
+        store.told.wait_for(&mut panicked, Duration::from_millis(50));
+    }
+    drop(panicked);
+    write(&device, 0, &[9]);
+    device.close().unwrap();
+    // The server's clock stands still, so only a lease that was given back does not run.
+    assert_eq!(read(&open(Access::Write).unwrap(), 0, 1), [9]);
 }

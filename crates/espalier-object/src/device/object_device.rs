@@ -11,6 +11,7 @@ use espalier_storage::{
 };
 use espalier_sync::Mutex;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A block device in an object store.
@@ -82,13 +83,18 @@ impl ObjectDevice {
         outcome
     }
 
-    /// Ends the background threads. None puts a root from then on.
+    /// Ends the background threads. None puts a root from then on. One that panicked has ended too:
+    /// what that leaves half done has latched the device.
     fn stop(&self) {
         *self.inner.ended.lock() = true;
         self.inner.end.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
-        self.inner.requests.end();
-        threads.into_iter().for_each(JoinHandle::join);
+        for thread in threads {
+            if catch_unwind(AssertUnwindSafe(|| thread.join())).is_err() {
+                let device = &self.inner.name;
+                tracing::error!(device, "a background thread panicked: this is a bug, please report it");
+            }
+        }
     }
 }
 
