@@ -71,7 +71,8 @@ impl Inner {
                 if left <= live * END_PERCENT / 100 || !take(entry) {
                     break;
                 }
-                left -= u64::from(entry.object.bytes) - u64::from(entry.live) * BLOCK as u64;
+                let bytes = u64::from(entry.object.bytes);
+                left = left.saturating_sub(bytes.saturating_sub(u64::from(entry.live) * BLOCK as u64));
             }
         } else {
             let small = |entry: &&&ObjectEntry| u64::from(entry.object.bytes) < full / SMALL_SHARE;
@@ -132,7 +133,7 @@ impl Inner {
             let mut done = 0;
             while done < run.blocks {
                 let target = builder.get_or_insert_with(|| {
-                    SegmentBuilder::new(self.state.write().new_id(self.epoch), self.session)
+                    SegmentBuilder::new(self.state.write().new_id(self), self.session)
                 });
                 let count = (run.blocks - done).min(self.options.segment_blocks.saturating_sub(target.len()));
                 let start = run.start + u64::from(done);

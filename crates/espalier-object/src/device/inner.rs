@@ -17,6 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
+/// From this number of an object on nothing new is begun. What is under way then needs fewer than
+/// there are behind it.
+const LAST_NUMBER: u32 = u32::MAX - (1 << 20);
+
 /// What device and background thread share.
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -87,10 +94,15 @@ impl State {
         segment.begin_upload(&inner.requests);
     }
 
-    /// The number of a new object.
-    pub(super) fn new_id(&mut self, epoch: u32) -> ObjectId {
-        self.next += 1;
-        ObjectId::new(epoch, self.next)
+    /// The number of a new object. The device takes no more writes when numbers run out, some time
+    /// before one would come again.
+    pub(super) fn new_id(&mut self, inner: &Inner) -> ObjectId {
+        self.next = self.next.saturating_add(1);
+        if self.next >= LAST_NUMBER {
+            let what = "it has named as many objects as one mount may; unmount, and mount again";
+            inner.latch(&Failure::new(FailureKind::Unsupported, what), Operation::Write);
+        }
+        ObjectId::new(inner.epoch, self.next)
     }
 
     /// Forgets blocks.
@@ -117,7 +129,7 @@ impl State {
         let id = match &self.active {
             Some(active) => active.id(),
             None => {
-                let id = self.new_id(inner.epoch);
+                let id = self.new_id(inner);
                 self.active = Some(SegmentBuilder::new(id, inner.session));
                 id
             }

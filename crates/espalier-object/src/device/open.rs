@@ -29,7 +29,7 @@ impl ObjectDevice {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if there is one and it is not to be replaced;
     /// [`ErrorKind::Busy`] if it is in use; [`ErrorKind::Unsupported`] if the server does not
-    /// honour conditions; what a request fails with.
+    /// honour conditions, or a size or option is out of its bounds; what a request fails with.
     pub fn create(
         bucket: Arc<dyn Bucket>,
         environment: &Arc<dyn Environment>,
@@ -45,6 +45,7 @@ impl ObjectDevice {
         if blocks == 0 || blocks > MAX_BLOCKS {
             return refused(ErrorKind::Unsupported, "a device has 4 KiB to 16 TiB");
         }
+        options.check(&name)?;
         let probe = options.probe.then(|| Probe::begin(&requests, environment));
         let before = requests.read_root();
         let probed = probe.map(|probe| probe.finish(&requests)).transpose().map_err(failed)?;
@@ -92,7 +93,8 @@ impl ObjectDevice {
     /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Busy`] if another writer has the
     /// lease, or died with a journal that is not this one, or the journal has what belongs to
     /// another line of roots; [`ErrorKind::Unsupported`] if the server does not honour conditions,
-    /// or the journal is none; what a request or the journal fails with.
+    /// the journal is none, or an option is out of its bounds; what a request or the journal fails
+    /// with.
     pub fn open(
         bucket: Arc<dyn Bucket>,
         environment: &Arc<dyn Environment>,
@@ -102,6 +104,7 @@ impl ObjectDevice {
         let requests = Requests::new(bucket, Arc::clone(environment), options.budget);
         let name = requests.name().to_owned();
         let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &name);
+        options.check(&name)?;
         let journal = match (&options.journal, access) {
             (None, _) => None,
             (Some(_), Access::ReadOnly) => {
@@ -194,10 +197,10 @@ impl Inner {
             state: RwLock::default(),
             latch: OnceLock::new(),
             deleted: Mutex::default(),
+            deletes_from: Mutex::default(),
             ended: Mutex::new(false),
             end: Condvar::new(),
         }
-            deletes_from: Mutex::default(),
     }
 
     /// Gets the map that the root names, if a claim has not got it already, and lets it have the

@@ -2,9 +2,12 @@
 
 use crate::disk_cache::DiskCache;
 use crate::format::Holder;
-use espalier_storage::Device;
+use espalier_storage::{Device, Error, ErrorKind, Operation, Result};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Most blocks of a segment: its length in bytes has 32 bits, and it lies in memory as a whole.
+const MAX_SEGMENT_BLOCKS: u32 = 65536;
 
 /// How a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub enum Access {
 /// Sizes, times and names.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Blocks of a segment; at most 65536.
+    /// Blocks of a segment: 1 to 65536.
     pub segment_blocks: u32,
     /// Bytes of segments in memory that are not acknowledged yet; writers wait when there are more.
     pub resident_bytes: u64,
@@ -70,6 +73,19 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Fails if an option is out of its bounds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`].
+    pub(super) fn check(&self, device: &str) -> Result<()> {
+        if (1..=MAX_SEGMENT_BLOCKS).contains(&self.segment_blocks) {
+            return Ok(());
+        }
+        let message =
+            format!("a segment has 1 to {MAX_SEGMENT_BLOCKS} blocks, and not {}", self.segment_blocks);
+        Err(Error::new(ErrorKind::Unsupported, Operation::Open, device, message))
+    }
+
     /// The holder of the lease: this process.
     pub(super) fn holder(&self) -> Holder {
         let host =

@@ -184,7 +184,7 @@ impl Inner {
     /// Writes the pages of the map that changed, the directory and the object table.
     fn checkpoint_map(&self, chain: &mut Chain) -> std::result::Result<(), Failure> {
         self.touch_sparse_pages()?;
-        let id = self.state.write().new_id(self.epoch);
+        let id = self.state.write().new_id(self);
         let (object, body, pages, map) = self.encode_map(id);
         let put = Request::Put { name: object.name(), body: vec![body], condition: Condition::None };
         self.requests.call(&put)?;
