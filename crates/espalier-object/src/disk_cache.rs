@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! - a frame is returned only if its checksum, which depends on object, session and number, is
-//!   right. So whatever a crash, a user or another program does to the files leads to misses, never
-//!   to other bytes; and no order of writes has to be kept;
+//!   right. So accidental changes of the files, by a crash, a user or another program, lead to
+//!   misses, and no order of writes has to be kept. Checksums do not stop a deliberate forgery;
 //! - the files never take more than the bytes that were asked for;
 //! - no failure of the local disk fails a read or a write: it ends caching at most.
 

@@ -30,8 +30,8 @@ use std::sync::Arc;
 const MAX_FRAMES_PER_GET: u32 = 32;
 /// Frames between two announced ones that are got along: cheaper than a request of their own.
 const JOINED_GAP_FRAMES: u32 = 4;
-/// What is got of an object where no get came before: so many frames, to a multiple of which they
-/// lie.
+/// Without a recent get of the object that ended there, a reader gets the aligned group of 4 frames
+/// around the wanted one.
 const FIRST_FRAMES: u32 = 4;
 /// What is got ahead of a reader that goes on grows by this factor, up to so many frames: 8 MiB.
 const AHEAD_GROWTH: u32 = 4;

@@ -17,16 +17,19 @@ use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK, Operation, Result};
 use std::sync::Arc;
 
-/// Compaction begins when segments hold more than so many hundredths of what is live ...
+/// Compaction begins when the bytes of segments exceed this percentage of the live bytes by more
+/// than one full segment.
 const BEGIN_PERCENT: u64 = 125;
-/// ... and takes what is left when it would be fewer.
+/// No more victims are chosen once the bytes of segments would be at most this percentage of the
+/// live bytes.
 const END_PERCENT: u64 = 112;
-/// A segment of fewer than one in so many bytes of a full one is small; so many may be.
+/// A segment below 1/16 of the bytes of a full one is small.
 const SMALL_SHARE: u64 = 16;
+/// More small segments than this are merged.
 const MAX_SMALL: usize = 64;
 /// Blocks that are got at a time to be moved: 16 MiB.
 const ANNOUNCED_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
-/// Live bytes that one step moves, at most, in full segments.
+/// Most live bytes that one step moves, as a multiple of a full segment.
 const MAX_MOVED_SEGMENTS: u64 = 4;
 
 impl Inner {

@@ -44,6 +44,8 @@ pub(super) struct Inner {
     pub(super) latch: OnceLock<Latched>,
     /// Objects of the state that is read which the writer has deleted, as far as that is known.
     pub(super) deleted: Mutex<BTreeSet<ObjectId>>,
+    /// No delete is tried before this time of the environment's clock: one was refused.
+    pub(super) deletes_from: Mutex<Duration>,
     /// Set and told when the device is closed or dropped.
     pub(super) ended: Mutex<bool>,
     pub(super) end: Condvar,
@@ -51,8 +53,6 @@ pub(super) struct Inner {
 
 /// Why nothing is written any more.
 #[derive(Debug)]
-    /// No delete is tried before this time of the environment's clock: one was refused.
-    pub(super) deletes_from: Mutex<Duration>,
 pub(super) enum Latched {
     /// The device was opened for reading, or closed.
     Closed(&'static str),
@@ -282,7 +282,7 @@ impl Inner {
         self.environment.random() | 1 << 63
     }
 
-    /// Milliseconds of the environment's clock that never goes back.
+    /// The time of the environment's clock that never goes back.
     pub(super) fn elapsed(&self) -> Duration {
         self.environment.monotonic()
     }

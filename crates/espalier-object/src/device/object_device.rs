@@ -87,6 +87,7 @@ impl ObjectDevice {
     /// what that leaves half done has latched the device.
     fn stop(&self) {
         *self.inner.ended.lock() = true;
+        self.inner.requests.end();
         self.inner.end.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {

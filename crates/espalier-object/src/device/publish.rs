@@ -27,7 +27,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Map objects may hold so much more than twice what is live in them.
+/// Sparse pages of the map are written again when map objects exceed twice their live bytes by this
+/// much.
 const MAP_SLACK_BYTES: u64 = 256 << 10;
 
 /// What a root is for.
