@@ -35,10 +35,8 @@ const MAX_BUFFERS_PER_CALL: usize = 1024;
 
 /// Reads of so many bytes take turns.
 const LARGE_READ_BYTES: usize = 256 << 10;
-/// So many of them are given to the device at a time: enough to keep it busy. If it had all of them
-/// at once they would end at the same moment, and neither could the callers of the
-/// first ones go on with them meanwhile, nor would the device have anything to do afterwards, while
-/// all callers do.
+/// At most two large reads are in the device's queue. With all of them queued, all would finish
+/// together: no caller could go on early, and the device would then idle.
 const MAX_CONCURRENT_LARGE_READS: u64 = 2;
 
 /// The turns of large reads, in the order in which they came.
@@ -202,14 +200,20 @@ impl Device for FileDevice {
         check_read(self, offset, buffer)?;
         let length = buffer.len();
         let _turn = (length >= LARGE_READ_BYTES).then(|| self.large_reads.take());
-        let mut done = 0;
+        let (mut done, mut stalled) = (0, false);
         while done < length {
             let mut rest = [IoSliceMut::new(&mut buffer[done..])];
             let moved = retry(|| rustix::io::preadv(&self.file, &mut rest, offset + done as u64))
                 .map_err(|e| Error::system(Operation::Read, &self.name, e))
                 .and_then(|n| if n == 0 { Err(self.ended(Operation::Read)) } else { Ok(n) })
                 .map_err(|e| e.at(offset, length as u64))?;
-            done = resume_at(done, moved, length);
+            let resume = resume_at(done, moved, length);
+            // A signal may cut one transfer short, the end of the file cuts each.
+            if resume == done && std::mem::replace(&mut stalled, true) {
+                return Err(self.ended(Operation::Read).at(offset, length as u64));
+            }
+            stalled = resume == done;
+            done = resume;
         }
         Ok(())
     }

@@ -185,6 +185,27 @@ fn a_file_cut_short_gives_an_error() {
 }
 
 #[test]
+fn a_file_cut_inside_a_block_gives_an_error() {
+    let folder = folder();
+    let path = folder.path().join("image");
+    drop(FileDevice::create(&path, MIB).unwrap());
+    for direct in [true, false] {
+        let options = FileOptions { direct, ..FileOptions::new(OpenMode::ReadWrite) };
+        let device = FileDevice::open_with(&path, &options).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(3 * BLOCK as u64 + 577).unwrap();
+        device.read_at(BLOCK as u64, &mut filled(2, 0)).unwrap();
+        for (offset, blocks) in [(0, 4), (BLOCK as u64, 200), (3 * BLOCK as u64, 1)] {
+            let error = device.read_at(offset, &mut filled(blocks, 0)).unwrap_err();
+            let length = (blocks * BLOCK) as u64;
+            assert_eq!((error.kind, error.offset, error.length), (ErrorKind::Io, offset, length));
+            assert!(error.message.contains("shorter"), "{error}");
+        }
+        file.set_len(MIB).unwrap();
+    }
+}
+
+#[test]
 fn grows_and_never_shrinks() {
     let folder = folder();
     let path = folder.path().join("image");
