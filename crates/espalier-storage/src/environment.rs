@@ -2,6 +2,8 @@
 
 use espalier_sync::Mutex;
 use std::fmt::Debug;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Everything that is not a pure function of its input, other than I/O.
@@ -13,15 +15,16 @@ pub trait Environment: Send + Sync + Debug {
     /// Time since some fixed moment; never goes backward.
     fn monotonic(&self) -> Duration;
 
-    /// An unpredictable number (predictable under simulation).
+    /// An unpredictable number (predictable under simulation). Where the system has none, it is one
+    /// that no other call of this process gets, not even without its highest bit.
     fn random(&self) -> u64;
 
     /// How many background threads the user of this environment may start; 0 under simulation,
     /// where background work is stepped by the caller.
     fn threads(&self) -> usize;
 
-    /// Starts a background thread. Where it shares a CPU with a thread that has waited for
-    /// something and goes on, it steps back.
+    /// Starts a background thread. A foreground thread that wakes on the same CPU preempts it, where
+    /// the system allows for that.
     ///
     /// # Errors
     /// If the system has no thread left to give.
@@ -85,8 +88,8 @@ impl Environment for SystemEnvironment {
         let mut bytes = [0u8; 8];
         match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
             Ok(8) => u64::from_ne_bytes(bytes),
-            // Only before the kernel's pool is seeded: the clock is as good as anything then.
-            _ => self.now().as_nanos() as u64,
+            // A filter of system calls refuses it.
+            _ => unused_number(),
         }
     }
 
@@ -107,6 +110,21 @@ impl Environment for SystemEnvironment {
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
     }
+}
+
+/// A number that this process has not had before, and others hardly have.
+fn unused_number() -> u64 {
+    static BEGIN: OnceLock<u64> = OnceLock::new();
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    /// Odd, so its multiples differ in every number of low bits.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let begin = BEGIN.get_or_init(|| {
+        let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        // Where the system places this differs from process to process.
+        nanoseconds ^ (&raw const CALLS).addr().rotate_left(20) as u64
+    });
+    let process = u64::from(std::process::id()) << 32;
+    begin.wrapping_add(process).wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed).wrapping_mul(STEP))
 }
 
 /// The background threads of this process.
@@ -161,7 +179,14 @@ fn step_back() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
     use std::sync::mpsc;
+
+    #[test]
+    fn numbers_differ_where_the_system_has_no_random_ones() {
+        let numbers: HashSet<u64> = (0..100_000).map(|_| unused_number() << 1).collect();
+        assert_eq!(numbers.len(), 100_000);
+    }
 
     #[test]
     fn background_threads_are_known_while_they_live() {
