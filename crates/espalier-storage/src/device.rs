@@ -29,7 +29,7 @@ pub trait Device: Send + Sync + Debug {
 
     /// Announces reads of these byte ranges, which begin and end at whole blocks and will follow
     /// soon, in about this order. A hint: not all that is announced need be read, nor the other way
-    /// round. Returns without waiting for what is announced.
+    /// round. Does not wait for the data; may wait for metadata that locates it.
     fn announce(&self, ranges: &[Range<u64>]) {
         let _ = ranges;
     }

@@ -34,13 +34,18 @@ pub enum ErrorKind {
 
 /// The device call that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the calls")]
 pub enum Operation {
+    /// Opening or creating the file or device.
     Open,
+    /// [`Device::read_at`](crate::Device::read_at).
     Read,
+    /// [`Device::write_at`](crate::Device::write_at).
     Write,
+    /// [`Device::sync`](crate::Device::sync).
     Sync,
+    /// [`Device::discard`](crate::Device::discard).
     Discard,
+    /// Asking for the size of the file or device, or changing it.
     Resize,
 }
 
