@@ -21,8 +21,8 @@ pub(super) struct DeviceWorker {
     connection: Arc<Connection>,
     device: Device,
     slot: ReplySlot<()>,
-    /// Its thread waits for a request and serves it; see [`DeviceWorker::serve_next`] for another
-    /// one that does so in between.
+    /// For the thread's normal loop. Requests served in between, see [`DeviceWorker::serve_next`],
+    /// have recorders of their own.
     recorder: Recorder,
 }
 
