@@ -1,7 +1,8 @@
 //! Numbers and bits of the protocol, under the kernel's names.
 
+#![allow(missing_docs, reason = "the kernel's own names")]
+
 /// Operation codes.
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -57,7 +58,6 @@ pub mod opcode {
 }
 
 /// Bits negotiated by INIT.
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
@@ -86,7 +86,6 @@ pub mod init {
 }
 
 /// Which fields a SETATTR sets.
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub mod setattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -101,7 +100,6 @@ pub mod setattr {
 }
 
 /// Bits of a WRITE.
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub mod write {
     pub const CACHE: u32 = 1 << 0;
     pub const LOCK_OWNER: u32 = 1 << 1;
@@ -109,13 +107,11 @@ pub mod write {
 }
 
 /// How a file is open, in the reply that opened it.
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub mod open {
     pub const KEEP_CACHE: u32 = 1 << 1;
 }
 
 /// Bits of `statx` masks.
-#[allow(missing_docs, reason = "the kernel's own names")]
 pub mod statx {
     pub const BASIC_STATS: u32 = 0x7ff;
     pub const BTIME: u32 = 0x800;

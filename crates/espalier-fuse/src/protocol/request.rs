@@ -101,12 +101,13 @@ pub struct SetAttributes {
 
 /// What a request asks for. Names come without their terminating NUL, and never empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "fields are named after the arguments of the system calls")]
+#[allow(missing_docs, reason = "what has no line is named after a system call or an argument of it")]
 pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
     Forget {
+        /// How many look-ups of the node the kernel takes back.
         count: u64,
     },
     BatchForget(ForgetList<'a>),
@@ -154,7 +155,9 @@ pub enum Operation<'a> {
     Write {
         offset: u64,
         data: &'a [u8],
+        /// The kernel writes back pages; the caller that changed them is not known.
         from_cache: bool,
+        /// Take the set-user-id and set-group-id bits away.
         kill_suid_sgid: bool,
         /// The write must be durable before it is answered (true: the data only). Where the write
         /// goes through its pages the kernel sends an FSYNC instead.
@@ -169,6 +172,7 @@ pub enum Operation<'a> {
         name: &'a [u8],
         value: &'a [u8],
         flags: u32,
+        /// The attribute is an access control list that takes the set-group-id bit away.
         kill_sgid: bool,
     },
     GetXattr {
@@ -187,6 +191,7 @@ pub enum Operation<'a> {
     ReadDirectory {
         offset: u64,
         size: u32,
+        /// Each entry comes with its attributes, as a look-up.
         plus: bool,
     },
     ReleaseDirectory,
@@ -209,6 +214,7 @@ pub enum Operation<'a> {
         command: u32,
         argument: u64,
         input: &'a [u8],
+        /// How many bytes of output the caller takes.
         output_size: u32,
     },
     Allocate {
@@ -226,6 +232,7 @@ pub enum Operation<'a> {
         target_offset: u64,
         length: u64,
         flags: u64,
+        /// The reply has room for a count of 64 bits.
         wide: bool,
     },
     SyncFileSystem,
