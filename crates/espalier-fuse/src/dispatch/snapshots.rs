@@ -115,7 +115,9 @@ impl SnapshotTable {
     /// The directory whose snapshots the directory of snapshots `node` shows: its inode number
     /// (`None`: the whole volume) and its node.
     fn directory_of(&self, node: NodeId) -> Result<(Option<u64>, NodeId), Errno> {
-        let Some(at) = (node.0 - SNAPSHOT_DIRECTORY.0).checked_sub(1) else {
+        // A handle may have any number.
+        let number = node.0.checked_sub(SNAPSHOT_DIRECTORY.0).ok_or(Errno(libc::ESTALE))?;
+        let Some(at) = number.checked_sub(1) else {
             return Ok((None, NodeId::ROOT));
         };
         let known = self.opened.lock().directories.get(at as usize).copied();
