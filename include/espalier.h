@@ -66,7 +66,9 @@ struct espalier_diff {
 
 /* Differences, one after the other: kind ('+' added, '-' removed, '~' changed), length of the path
  * (2 bytes, in the machine's order), path. Paths are relative. length == 0: there are no more, and
- * the session is over. A path of more than 4096 bytes ends the comparison with ENAMETOOLONG. */
+ * the session is over. A path of more than 4096 bytes ends the comparison with ENAMETOOLONG. EBUSY
+ * while another thread is given differences of the session; ESTALE for one that is over, dropped
+ * for newer ones of the same user, or not the caller's. */
 struct espalier_differences {
 	__u64 session;		/* in */
 	__u64 nodes_read;	/* node headers that the comparison has looked at so far */

@@ -420,3 +420,6 @@ fn outlives_shutdown(header: &Header) -> bool {
     header.opcode == opcode::DESTROY
         || (header.opcode == opcode::GETXATTR && NodeId(header.node) == NodeId::ROOT)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@
 
 mod handles;
 mod renames;
+mod user_entries;
 
 use super::caller;
 use super::errno::{Errno, or_errno, shown_path};
@@ -26,7 +27,7 @@ use espalier_fs::{
     WireWriter,
 };
 use espalier_sync::Mutex;
-use handles::{Comparisons, Differences, Tokens};
+use handles::{ChangedPaths, Comparisons, Tokens};
 use std::sync::{Arc, OnceLock};
 
 /// Where clients reach the server past the kernel.
@@ -137,14 +138,22 @@ impl TreeCommands {
         if !reads && node_tag::tag(node) != 0 {
             return Err(Errno(libc::EROFS));
         }
-        let answer = self.carry_out(node, &caller, asked)?;
+        let answer = self.carry_out(node, &caller, asked);
+        // A command that found no room may be carried out again, when there is some.
+        if !matches!(answer, Err(Errno(libc::ENOSPC))) {
+            for token in asked.tokens().into_iter().flatten() {
+                // It may not have been a token of this caller.
+                let _ = self.tokens.take(&token, caller.uid);
+            }
+        }
+        let answer = answer?;
         if answer.len() > room as usize {
             return Err(Errno(libc::EINVAL));
         }
         Ok(reply::ioctl(out, 0, &answer))
     }
 
-    /// Carries out a command; the result is its output.
+    /// Carries out a command; the result is its output. The command's tokens stay.
     fn carry_out(&self, node: NodeId, caller: &Caller, asked: Command<'_>) -> Result<Vec<u8>, Errno> {
         let path = || self.shown_path(node);
         let mut answer = Vec::new();
@@ -175,8 +184,8 @@ impl TreeCommands {
             }
             Command::Restore { snapshot } => self.restore(node, snapshot, caller)?,
             Command::RenameAll { staging, steps } => {
-                let staging = self.tokens.take(&staging, caller.uid)?;
-                let steps = self.tokens.take(&steps, caller.uid)?;
+                let staging = self.tokens.find(&staging, caller.uid)?;
+                let steps = self.tokens.find(&steps, caller.uid)?;
                 let notifier = self.notifier.get().map(|notifier| &**notifier);
                 renames::rename_all(&self.fs, notifier, (node, staging), steps, caller)?;
             }
@@ -196,11 +205,8 @@ impl TreeCommands {
             Command::Survey { token } => answer = self.survey(&token, node, caller)?.encode(),
             Command::Quota => answer = self.quota(node, caller)?,
             Command::Diff { token } => {
-                let old = self.tokens.take(&token, caller.uid)?;
-                let diff = Differences::Trees(
-                    None,
-                    Box::new(self.compare(old, node, caller, FileSystem::diff_trees)?),
-                );
+                let old = self.tokens.find(&token, caller.uid)?;
+                let diff = Box::new(self.compare(old, node, caller, FileSystem::diff_trees)?);
                 answer.extend_from_slice(&token);
                 answer.extend_from_slice(&self.comparisons.begin(caller.uid, diff).to_ne_bytes());
             }
@@ -226,7 +232,7 @@ impl TreeCommands {
 
     /// Clones what a token stands for into directory `node`.
     fn clone_tree(&self, node: NodeId, token: &Token, new: &[u8], caller: &Caller) -> Result<(), Errno> {
-        let source = self.tokens.take(token, caller.uid)?;
+        let source = self.tokens.find(token, caller.uid)?;
         if node_tag::tag(source) != 0 {
             return Err(Errno(libc::EXDEV));
         }
@@ -254,10 +260,10 @@ impl TreeCommands {
 
     /// What a directory holds alone, what it may hold, and what differs from an older one.
     fn survey(&self, token: &Token, node: NodeId, caller: &Caller) -> Result<Surveyed, Errno> {
-        let old = self.tokens.take(token, caller.uid)?;
+        let old = self.tokens.find(token, caller.uid)?;
         let path = || self.shown_path(node);
         let differences = self.compare(old, node, caller, FileSystem::diff_trees_again)?;
-        let differences = or_errno(Differences::some_of(differences), path)?;
+        let differences = or_errno(handles::some_of(differences), path)?;
         let own = match self.fs.exclusive_space_of_tree(node, caller) {
             Err(error) if error.kind() == FsErrorKind::Permission => None,
             asked => Some(or_errno(asked, path)?),
@@ -430,7 +436,7 @@ impl TreeCommands {
         let flags = if changed.everything { control::CHANGES_EVERYTHING } else { 0 };
         let session = match changed.paths.is_empty() {
             true => 0,
-            false => self.comparisons.begin(caller.uid, Differences::Paths(changed.paths.into_iter())),
+            false => self.comparisons.begin(caller.uid, Box::new(ChangedPaths::new(changed.paths))),
         };
         answer(changed.token.as_bytes(), session, flags)
     }

@@ -275,6 +275,15 @@ impl<'a> Command<'a> {
             _ => return None,
         })
     }
+
+    /// The tokens that it uses up.
+    pub fn tokens(&self) -> [Option<Token>; 2] {
+        match *self {
+            Self::Clone { token, .. } | Self::Diff { token } | Self::Survey { token } => [Some(token), None],
+            Self::RenameAll { staging, steps } => [Some(staging), Some(steps)],
+            _ => [None, None],
+        }
+    }
 }
 
 /// Bytes that a tree holds alone, and all that it refers to; `None` where there is no limit.
