@@ -427,7 +427,7 @@ int espalier_removexattr(const struct espalier_tree *tree,
                          int follow);
 
 // The attributes of many files: for each of `count` paths an error number, or 0 and attributes.
-// What is returned is 0 unless no file could be asked for.
+// What is returned is 0 unless no file could be asked for; then each file has that number.
 int espalier_stat_many(const struct espalier_tree *tree,
                        const char *const *paths,
                        size_t count,
@@ -448,7 +448,8 @@ int espalier_read_many(const struct espalier_tree *tree,
 // content and attributes, extended ones too, or not at all, also after a crash. The errors of a
 // file are those of open, write, rename and setxattr. Missing directories are made. Flags are
 // ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
-// number of a file, and espalier_message is about that file.
+// number of a file, and espalier_message is about that file. If the call itself is wrong (EINVAL)
+// nothing is written, and each file has that number.
 int espalier_write_many(const struct espalier_tree *tree,
                         const struct espalier_write *files,
                         size_t count,

@@ -4,6 +4,7 @@ use crate::outcome::{guard, invalid, keep, number};
 use crate::types::*;
 use espalier_tree::{Piece as TreePiece, Result, Write as TreeWrite, WriteFlags, Xattrs};
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 
 /// What espalier_read_many calls for each part: with the context that it was given, the place of
 /// the part among the others, and 0 and what was read, or an error number (and espalier_message has
@@ -21,7 +22,7 @@ pub type ReadFunction = Option<
 >;
 
 /// The attributes of many files: for each of `count` paths an error number, or 0 and attributes.
-/// What is returned is 0 unless no file could be asked for.
+/// What is returned is 0 unless no file could be asked for; then each file has that number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_stat_many(
     tree: *const Tree,
@@ -32,20 +33,24 @@ pub unsafe extern "C" fn espalier_stat_many(
     errors: *mut c_int,
 ) -> c_int {
     guard(|| {
+        check_count::<Stat>(count)?;
         // SAFETY: the rules for all calls.
-        let (tree, paths) = unsafe { (reference(tree)?, array(paths, count)?) };
-        // SAFETY: as above.
-        let paths = paths.iter().map(|path| unsafe { string(*path) }).collect::<Result<Vec<_>>>()?;
-        // SAFETY: as above.
-        let (stats, errors) = unsafe { (array_out(stats, count)?, array_out(errors, count)?) };
-        let found = tree.0.stat_many(&paths, links(follow))?;
+        let (stats, errors) = unsafe { (array_out(stats, count), array_out(errors, count)?) };
+        fill(errors, libc::EIO);
+        let found = stats.and_then(|stats| {
+            fill(stats, Stat::default());
+            // SAFETY: the rules for all calls.
+            let (tree, paths) = unsafe { (reference(tree)?, array(paths, count)?) };
+            // SAFETY: as above.
+            let paths = paths.iter().map(|path| unsafe { string(*path) }).collect::<Result<Vec<_>>>()?;
+            Ok((stats, tree.0.stat_many(&paths, links(follow))?))
+        });
+        let (stats, found) = found.inspect_err(|error| fill(errors, number(error)))?;
         for ((found, stat), error) in found.iter().zip(stats).zip(errors) {
-            let (found, number) = match found {
-                Ok(found) => (found.into(), 0),
-                Err(error) => (Stat::default(), number(error)),
-            };
-            stat.write(found);
-            error.write(number);
+            if let Ok(found) = found {
+                stat.write(found.into());
+            }
+            error.write(found.as_ref().err().map_or(0, number));
         }
         Ok(())
     })
@@ -90,7 +95,8 @@ pub unsafe extern "C" fn espalier_read_many(
 /// content and attributes, extended ones too, or not at all, also after a crash. The errors of a
 /// file are those of open, write, rename and setxattr. Missing directories are made. Flags are
 /// ESPALIER_NO_REPLACE and ESPALIER_NO_DIRECTORIES. What is returned is 0, or the first error
-/// number of a file, and espalier_message is about that file.
+/// number of a file, and espalier_message is about that file. If the call itself is wrong (EINVAL)
+/// nothing is written, and each file has that number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn espalier_write_many(
     tree: *const Tree,
@@ -100,29 +106,58 @@ pub unsafe extern "C" fn espalier_write_many(
     errors: *mut c_int,
 ) -> c_int {
     guard(|| {
+        check_count::<Write>(count)?;
         // SAFETY: the rules for all calls.
-        let (tree, files, errors) =
-            unsafe { (reference(tree)?, array(files, count)?, array_out(errors, count)?) };
-        if flags & !(ESPALIER_NO_REPLACE | ESPALIER_NO_DIRECTORIES) != 0 {
-            return Err(invalid("unknown flags"));
-        }
-        let how = WriteFlags {
-            replace: flags & ESPALIER_NO_REPLACE == 0,
-            directories: (flags & ESPALIER_NO_DIRECTORIES == 0).then_some(0o777),
-        };
+        let errors = unsafe { array_out(errors, count)? };
+        // What a fault of the library would leave.
+        fill(errors, libc::EIO);
         // SAFETY: as above.
-        let xattrs = files.iter().map(|file| unsafe { xattrs_of(file) }).collect::<Result<Vec<_>>>()?;
-        // SAFETY: as above.
-        let files = files.iter().map(|file| unsafe { as_write(file) }).collect::<Result<Vec<_>>>()?;
-        let files: Vec<_> =
-            files.iter().zip(&xattrs).map(|(file, xattrs)| file.with_xattrs(xattrs)).collect();
+        let written = unsafe { write_files(tree, files, count, flags) };
+        let written = written.inspect_err(|error| fill(errors, number(error)))?;
         let mut first = Ok(());
-        for (result, place) in tree.0.write_many(&files, how).into_iter().zip(errors) {
+        for (result, place) in written.into_iter().zip(errors) {
             place.write(result.as_ref().err().map_or(0, number));
             first = first.and(result);
         }
         first
     })
+}
+
+/// Writes files; how each of them fared.
+///
+/// # Errors
+/// EINVAL if the call itself is wrong; then nothing was written.
+///
+/// # Safety
+/// The rules for all calls.
+unsafe fn write_files(
+    tree: *const Tree,
+    files: *const Write,
+    count: usize,
+    flags: u32,
+) -> Result<Vec<Result<()>>> {
+    // SAFETY: the caller's promise.
+    let (tree, files) = unsafe { (reference(tree)?, array(files, count)?) };
+    if flags & !(ESPALIER_NO_REPLACE | ESPALIER_NO_DIRECTORIES) != 0 {
+        return Err(invalid("unknown flags"));
+    }
+    let how = WriteFlags {
+        replace: flags & ESPALIER_NO_REPLACE == 0,
+        directories: (flags & ESPALIER_NO_DIRECTORIES == 0).then_some(0o777),
+    };
+    // SAFETY: as above.
+    let xattrs = files.iter().map(|file| unsafe { xattrs_of(file) }).collect::<Result<Vec<_>>>()?;
+    // SAFETY: as above.
+    let files = files.iter().map(|file| unsafe { as_write(file) }).collect::<Result<Vec<_>>>()?;
+    let files: Vec<_> = files.iter().zip(&xattrs).map(|(file, xattrs)| file.with_xattrs(xattrs)).collect();
+    Ok(tree.0.write_many(&files, how))
+}
+
+/// Makes all elements of an array for results this.
+fn fill<T: Copy>(array: &mut [MaybeUninit<T>], value: T) {
+    for place in array {
+        place.write(value);
+    }
 }
 
 /// # Safety

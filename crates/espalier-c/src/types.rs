@@ -266,7 +266,7 @@ pub(crate) unsafe fn string<'a>(string: *const c_char) -> Result<&'a [u8]> {
 /// The elements of an array of C.
 ///
 /// # Errors
-/// EINVAL for NULL with a length.
+/// EINVAL for NULL with a length, and for more elements than memory can hold.
 ///
 /// # Safety
 /// It has `count` elements that stay, unchanged, for `'a`, or `count` is 0.
@@ -274,15 +274,18 @@ pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize) -> Result<&'a [
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(invalid("an array is missing (NULL)")),
-        // SAFETY: the caller's promise.
-        (false, _) => Ok(unsafe { slice::from_raw_parts(first, count) }),
+        (false, _) => {
+            check_count::<T>(count)?;
+            // SAFETY: the caller's promise; the length is that of a slice.
+            Ok(unsafe { slice::from_raw_parts(first, count) })
+        }
     }
 }
 
 /// The elements of an array of C that are to be written.
 ///
 /// # Errors
-/// EINVAL for NULL with a length.
+/// EINVAL for NULL with a length, and for more elements than memory can hold.
 ///
 /// # Safety
 /// It has `count` elements that nothing else uses for `'a`, or `count` is 0.
@@ -290,8 +293,24 @@ pub(crate) unsafe fn array_out<'a, T>(first: *mut T, count: usize) -> Result<&'a
     match (first.is_null(), count) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(invalid("an array for results is missing (NULL)")),
-        // SAFETY: the caller's promise; nothing is said of what is in it.
-        (false, _) => Ok(unsafe { slice::from_raw_parts_mut(first.cast(), count) }),
+        (false, _) => {
+            check_count::<T>(count)?;
+            // SAFETY: the caller's promise; the length is that of a slice, and nothing is said of
+            // what is in it.
+            Ok(unsafe { slice::from_raw_parts_mut(first.cast(), count) })
+        }
+    }
+}
+
+/// Refuses a number of elements that no array has: nothing is longer than `isize::MAX` bytes.
+///
+/// # Errors
+/// EINVAL.
+pub(crate) fn check_count<T>(count: usize) -> Result<()> {
+    let bytes = count.checked_mul(size_of::<T>());
+    match bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
+        true => Ok(()),
+        false => Err(invalid("an array is longer than memory can be")),
     }
 }
 

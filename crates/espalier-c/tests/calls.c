@@ -168,7 +168,15 @@ static void many(struct espalier_tree *tree)
 	CHECK(errors[0] == EEXIST && errors[1] == EEXIST);
 	files[3].path = "n/one";
 	CHECK(espalier_write_many(tree, files + 3, 1, ESPALIER_NO_DIRECTORIES, errors) == ENOENT);
-	CHECK(espalier_write_many(tree, files, 1, 64, errors) == EINVAL);
+	errors[0] = errors[1] = -1;
+	CHECK(espalier_write_many(tree, files, 2, 64, errors) == EINVAL);
+	CHECK(errors[0] == EINVAL && errors[1] == EINVAL);
+	files[3].path = NULL, errors[0] = errors[1] = -1;
+	CHECK(espalier_write_many(tree, files + 2, 2, 0, errors) == EINVAL);
+	CHECK(errors[0] == EINVAL && errors[1] == EINVAL);
+	CHECK(espalier_stat(tree, "n", 1, &stats[0]) == ENOENT);
+	CHECK(espalier_write_many(tree, files, SIZE_MAX / 4, 0, errors) == EINVAL);
+	CHECK(espalier_read_many(tree, pieces, SIZE_MAX / 2, stop, &calls) == EINVAL && calls == 0);
 	files[3].path = "m/marked", files[3].xattrs = xattrs, files[3].xattr_count = 2;
 	CHECK(espalier_write_many(tree, files + 3, 1, 0, errors) == 0);
 	CHECK(espalier_getxattr(tree, "m/marked", "user.one", 0, &value, &length) == 0);
@@ -188,6 +196,9 @@ static void many(struct espalier_tree *tree)
 	CHECK(espalier_write_many(tree, files + 3, 1, 0, errors) == EINVAL);
 	CHECK(espalier_unlink(tree, "m/marked") == 0 && espalier_unlink(tree, "m/beside") == 0);
 	CHECK(espalier_write_many(tree, files, 0, 0, NULL) == 0);
+	errors[0] = -1;
+	CHECK(espalier_stat_many(tree, (const char *const[]){ NULL }, 1, 1, stats, errors) == EINVAL);
+	CHECK(errors[0] == EINVAL);
 	CHECK(espalier_stat_many(tree, paths, 4, 1, stats, errors) == 0);
 	CHECK(errors[0] == 0 && errors[1] == ENOENT && errors[2] == 0 && errors[3] == 0);
 	CHECK(stats[0].size == 5 && stats[0].mtime_ns == 77 && (stats[0].mode & 07777) == 0640);
