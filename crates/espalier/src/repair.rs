@@ -7,6 +7,7 @@
 mod copy;
 
 use crate::args::{Fsck, Salvage};
+use crate::files::tree::show_text;
 use crate::image;
 use crate::problem::Exit;
 use crate::signature;
@@ -173,8 +174,10 @@ struct List {
 }
 
 impl List {
+    /// Adds a line. Names are shown in it already; whatever they are, it stays one line.
     fn add(&mut self, path: &str, message: &str, lost: bool) {
         self.lost += usize::from(lost);
+        let (path, message) = (show_text(path), show_text(message));
         self.lines.push(format!("{}\t{path}\t{message}", if lost { "LOST" } else { "mended" }));
     }
 

@@ -200,6 +200,37 @@ fn scrub_reads_everything_and_names_what_is_damaged() {
     espalier(&["scrub".as_ref(), place.base.path().as_os_str()]).refused(1, &["no Espalier file system"]);
 }
 
+/// A name is a line of its own in no list, and no order to a terminal.
+#[test]
+fn names_forge_no_list_of_losses() {
+    let place = Place::mounted("128M");
+    let data = Random(4).bytes(1 << 20);
+    let name = "a\nLOST\tpasswd\tgone\x1b[2J";
+    fs::write(place.dir.join(name), &data).unwrap();
+    // Not all of them can be made where the way is longer.
+    let long = format!("{name}{}", "x".repeat(220));
+    fs::create_dir_all((0..15).fold(place.dir.clone(), |above, _| above.join(&long))).unwrap();
+    place.umount().ok();
+    let whole = content(&place.image);
+    let at = whole.windows(64).position(|window| window == &data[1 << 19..][..64]).unwrap();
+    poke(&place.image, at as u64, &[whole[at] ^ 1]);
+    let above = place.path(&"o".repeat(250)).join("o".repeat(250));
+    fs::create_dir_all(&above).unwrap();
+    let out = above.join("out");
+    let said = espalier(&["salvage".as_ref(), place.image.as_os_str(), out.as_os_str()]).ok();
+    let salvaged = fs::read_to_string(above.join("out.lost")).unwrap();
+    assert!(salvaged.contains("xxx"), "{salvaged}");
+    let list = place.path("list");
+    let words = ["fsck".as_ref(), "--repair".as_ref(), "--lost".as_ref(), list.as_os_str()];
+    let ran = run(&[&words[..], &[place.image.as_ref()]].concat());
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for text in [said, salvaged, ran.stdout, fs::read_to_string(&list).unwrap()] {
+        assert!(text.contains("LOST\t") && text.contains(r"passwd\tgone"), "{text}");
+        assert!(!text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("LOST\tpasswd")), "{text}");
+    }
+}
+
 /// What another program wrote over the beginning of a device is not mounted any more, and not
 /// repaired in place if it is a file system; what is behind it is found again.
 #[test]

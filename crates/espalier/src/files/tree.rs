@@ -164,7 +164,15 @@ pub(crate) fn show(path: &[u8]) -> String {
     String::from_utf8_lossy(path).escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
 }
 
+/// A text in which names may be shown, on one line and without what a terminal obeys.
+pub(crate) fn show_text(text: &str) -> String {
+    show(text.as_bytes()).replace("\\\\", "\\")
+}
+
 /// Shorthand for a failure.
 pub(crate) fn fail<T>(kind: FsErrorKind, message: impl Into<String>) -> FilesResult<T> {
     Err(FsError::new(kind, message))
 }
+
+#[cfg(test)]
+mod tests;

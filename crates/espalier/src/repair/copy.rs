@@ -1,6 +1,7 @@
 //! Copies a tree out of a file system that is not mounted, with all attributes, as far as it can be
 //! read.
 
+use crate::files::tree::show;
 use anyhow::{Context, Result};
 use espalier_fs::{Attr, FileKind, FileSystem, NodeId, Seek};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -52,7 +53,7 @@ struct Copy<'a> {
 
 impl Copy<'_> {
     fn lose(&mut self, path: &Path, why: impl std::fmt::Display) {
-        (self.lost)(&format!("/{}", path.display()), &why.to_string());
+        (self.lost)(&format!("/{}", show(path.as_os_str().as_bytes())), &why.to_string());
     }
 
     fn directory(&mut self, node: NodeId, path: &Path) {
@@ -166,7 +167,7 @@ impl Copy<'_> {
             if let Err(error) = set
                 && (is_root || name.starts_with(b"user."))
             {
-                let name = String::from_utf8_lossy(name);
+                let name = show(name);
                 self.lose(path, format_args!("the extended attribute {name} cannot be set: {error}"));
             }
         }
