@@ -25,6 +25,8 @@ pub(crate) use writer::ArchiveSink;
 const BLOCK_BYTES: usize = 512;
 /// Headers that describe other headers have no more bytes than this.
 const MAX_EXTENSION_BYTES: u64 = 8 << 20;
+/// What headers tell of members to come takes no more memory than this.
+const MAX_WAITING_BYTES: usize = 16 << 20;
 /// A file has no more pieces between holes than this.
 const MAX_PIECES: usize = 1 << 20;
 const NANOSECONDS: i64 = 1_000_000_000;

@@ -2,7 +2,7 @@
 
 use super::pax::{self, Records};
 use super::sparse::{self, SparseMap};
-use super::{BLOCK_BYTES, MAX_EXTENSION_BYTES, NANOSECONDS, acl_text, numbers};
+use super::{BLOCK_BYTES, MAX_EXTENSION_BYTES, MAX_WAITING_BYTES, NANOSECONDS, acl_text, numbers};
 use crate::files::transfer::{Item, ItemKind, ItemSink, NoData, Report};
 use crate::files::tree::{Attributes, Data};
 use crate::files::tree_sink::SourceFailed;
@@ -46,13 +46,20 @@ struct Reader<'i> {
     left: u64,
     padding: u64,
     /// Records for all members that follow.
-    global: Records,
+    global: KeptRecords,
+}
+
+/// Records, and the memory that they take.
+#[derive(Default)]
+struct KeptRecords {
+    all: Records,
+    bytes: usize,
 }
 
 /// What stands before a header for it.
 #[derive(Default)]
 struct Extensions {
-    records: Records,
+    records: KeptRecords,
     /// Pieces of a file with holes, which records of one name tell.
     pairs: Vec<(i64, i64)>,
     name: Option<Vec<u8>>,
@@ -71,7 +78,7 @@ enum Found {
 
 impl<'i> Reader<'i> {
     fn new(input: &'i mut dyn Read) -> Self {
-        Self { input, left: 0, padding: 0, global: Records::new() }
+        Self { input, left: 0, padding: 0, global: KeptRecords::default() }
     }
 
     fn give(mut self, sink: &mut dyn ItemSink, report: &mut Report) -> Result<()> {
@@ -110,22 +117,22 @@ impl<'i> Reader<'i> {
             b'x' | b'X' => {
                 let bytes = self.extension(size)?;
                 extensions.add(&bytes)?;
-                Ok(Found::Nothing)
+                self.check_waiting(extensions)
             }
             b'g' => {
                 let bytes = self.extension(size)?;
                 for (name, value) in pax::parse(&bytes)? {
-                    put(&mut self.global, name, value);
+                    self.global.put(name, value);
                 }
-                Ok(Found::Nothing)
+                self.check_waiting(extensions)
             }
             b'L' => {
                 extensions.name = Some(until_nul(&self.extension(size)?).to_vec());
-                Ok(Found::Nothing)
+                self.check_waiting(extensions)
             }
             b'K' => {
                 extensions.link = Some(until_nul(&self.extension(size)?).to_vec());
-                Ok(Found::Nothing)
+                self.check_waiting(extensions)
             }
             // The label of the archive.
             b'V' => Ok(Found::Nothing),
@@ -133,12 +140,22 @@ impl<'i> Reader<'i> {
         }
     }
 
+    /// Refuses an archive that tells ever more of members that do not come.
+    fn check_waiting(&self, extensions: &Extensions) -> Result<Found> {
+        let bytes = self.global.bytes + extensions.bytes();
+        ensure!(
+            bytes <= MAX_WAITING_BYTES,
+            "headers in a row tell {bytes} bytes of members to come; {MAX_WAITING_BYTES} are kept"
+        );
+        Ok(Found::Nothing)
+    }
+
     /// The file that a header and what stands before it describe.
     fn member(&mut self, header: &[u8; BLOCK_BYTES], mut extensions: Extensions) -> Result<Found> {
-        for (name, value) in &self.global {
-            extensions.records.entry(name.clone()).or_insert_with(|| value.clone());
+        for (name, value) in &self.global.all {
+            extensions.records.all.entry(name.clone()).or_insert_with(|| value.clone());
         }
-        let record = |name: &[u8]| extensions.records.get(name).map(Vec::as_slice);
+        let record = |name: &[u8]| extensions.records.all.get(name).map(Vec::as_slice);
         if let Some(size) = record(b"size") {
             self.expect(sparse::decimal(size).and_then(positive)?)?;
         }
@@ -175,7 +192,7 @@ impl<'i> Reader<'i> {
             }
         };
         let is_link = matches!(kind, ItemKind::Symlink(_));
-        let attributes = match attributes(header, &extensions.records, is_link) {
+        let attributes = match attributes(header, &extensions.records.all, is_link) {
             Ok(attributes) => attributes,
             Err(error) => return Ok(Found::Refused(path, error)),
         };
@@ -188,7 +205,7 @@ impl<'i> Reader<'i> {
 
     /// The map of a file with holes.
     fn map(&mut self, header: &[u8; BLOCK_BYTES], extensions: &Extensions) -> Result<Option<SparseMap>> {
-        let records = &extensions.records;
+        let records = &extensions.records.all;
         let map = if header[156] == b'S' {
             Some(sparse::of_header(header, &mut || self.block())?)
         } else if records.get(&b"GNU.sparse.major"[..]).is_some_and(|major| major == b"1") {
@@ -262,10 +279,31 @@ impl Extensions {
                     let offset = offset.take().context("a map of holes is damaged")?;
                     self.pairs.push((offset, sparse::decimal(value)?));
                 }
-                _ => put(&mut self.records, name, value),
+                _ => self.records.put(name, value),
             }
         }
         Ok(())
+    }
+
+    /// The memory that it takes.
+    fn bytes(&self) -> usize {
+        let paths = [&self.name, &self.link].map(|path| path.as_ref().map_or(0, Vec::len));
+        self.records.bytes + self.pairs.len() * size_of::<(i64, i64)>() + paths.iter().sum::<usize>()
+    }
+}
+
+impl KeptRecords {
+    /// Later records replace earlier ones; one without a value takes them away.
+    fn put(&mut self, name: &[u8], value: &[u8]) {
+        let taken = |value: &[u8]| name.len() + value.len() + size_of::<(Vec<u8>, Vec<u8>)>();
+        // Of an extended attribute no value is a value.
+        let replaced = if value.is_empty() && !name.starts_with(b"SCHILY.xattr.") {
+            self.all.remove(name)
+        } else {
+            self.bytes += taken(value);
+            self.all.insert(name.to_vec(), value.to_vec())
+        };
+        self.bytes -= replaced.map_or(0, |value| taken(&value));
     }
 }
 
@@ -291,16 +329,6 @@ impl Data for MemberData<'_, '_> {
         self.reader.left = self.reader.left.saturating_sub(length);
         self.at.start += length;
         Ok(Some(offset))
-    }
-}
-
-/// Later records replace earlier ones; one without a value takes them away.
-fn put(records: &mut Records, name: &[u8], value: &[u8]) {
-    // Of an extended attribute no value is a value.
-    if value.is_empty() && !name.starts_with(b"SCHILY.xattr.") {
-        records.remove(name);
-    } else {
-        records.insert(name.to_vec(), value.to_vec());
     }
 }
 
@@ -379,3 +407,6 @@ fn clean(path: &[u8]) -> Vec<u8> {
         path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
     names.join(&b'/')
 }
+
+#[cfg(test)]
+mod tests;
