@@ -131,12 +131,17 @@ fn open_journal(path: &Path, bytes: u64) -> Result<Arc<FileDevice>> {
         let mut open = File::options();
         let file = open.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         let file = file.open(path)?;
-        if file.metadata()?.len() == 0
-            && let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-        {
-            // It is as if it had not been there.
-            let _ = file.set_len(0);
-            return Err(error).context("there is no room for it");
+        if file.metadata()?.len() == 0 {
+            // Its name comes first, so what is synced to it later is in a file that a crash does
+            // not take away.
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let synced = File::open(directory.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
+            synced.context("its directory cannot be synced")?;
+            if let Err(error) = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+                // It is as if it had not been there.
+                let _ = file.set_len(0);
+                return Err(error).context("there is no room for it");
+            }
         }
     }
     let options = FileOptions::new(OpenMode::ReadWrite).wait(LOCK_TIMEOUT);
