@@ -4,7 +4,7 @@
 use crate::args::Cat;
 use crate::files::client::small_files;
 use crate::files::located::{Located, with_tree};
-use crate::files::tree::{Access, Data, Files};
+use crate::files::tree::{Access, Data, Files, extents_of};
 use crate::files::tree_source::Pieces;
 use crate::problem::{Exit, Shown};
 use crate::ui::complain;
@@ -70,7 +70,7 @@ fn print_all(files: &[PathBuf], output: &mut dyn Write) -> Result<bool> {
 
 fn print(files: &dyn Files, output: &mut dyn Write) -> Result<()> {
     let file = files.open(b"")?;
-    let mut pieces = Pieces::new(&*file, file.extents()?);
+    let mut pieces = Pieces::new(&*file, extents_of(&*file)?);
     let (mut buffer, mut at) = (Vec::new(), 0);
     while let Some(offset) = pieces.next(&mut buffer)? {
         print_zeros(offset - at, output)?;

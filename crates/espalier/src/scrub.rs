@@ -5,6 +5,7 @@
 //! begins, and the answer says where the next one does.
 
 use crate::args::Scrub;
+use crate::files::tree::show_text;
 use crate::info;
 use crate::mounts;
 use crate::problem::Exit;
@@ -44,10 +45,10 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
             bail!("{}: {error}", mount.dir.display());
         }
         next = answer["next"].as_u64();
-        bytes += answer["bytes"].as_u64().unwrap_or(0);
-        problems += answer["problems"].as_u64().unwrap_or(0);
+        bytes = bytes.saturating_add(answer["bytes"].as_u64().unwrap_or(0));
+        problems = problems.saturating_add(answer["problems"].as_u64().unwrap_or(0));
         for line in answer["told"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            spinner.suspend(|| say!("{}: DAMAGED: {line}", mount.dir.display()));
+            spinner.suspend(|| say!("{}: DAMAGED: {}", mount.dir.display(), show_text(line)));
         }
         spinner.set_message(format!("scrubbing: {} read, {problems} problems", Size(bytes)));
         if next.is_some() {
@@ -72,7 +73,8 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
 
 /// How long to wait for having read no more than `rate` a second since the beginning.
 fn ahead(bytes: u64, rate: Size, elapsed: Duration) -> Duration {
-    Duration::from_secs_f64(bytes as f64 / rate.0 as f64).saturating_sub(elapsed)
+    let due = Duration::try_from_secs_f64(bytes as f64 / rate.0 as f64).unwrap_or(Duration::MAX);
+    due.saturating_sub(elapsed)
 }
 
 /// What the server of a mount does when it is asked. It holds nothing alive.
@@ -131,5 +133,7 @@ mod tests {
         // A device that is slower than the rate waits for nothing.
         assert_eq!(ahead(STEP_BYTES, rate, Duration::from_secs(9)), Duration::ZERO);
         assert_eq!(ahead(1, Size(u64::MAX), Duration::ZERO), Duration::ZERO);
+        // What a faulty server says that it has read may be anything.
+        assert_eq!(ahead(u64::MAX, Size(1), Duration::ZERO), Duration::MAX);
     }
 }

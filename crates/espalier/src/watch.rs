@@ -24,8 +24,12 @@ use period::Period;
 use serde_json::Value;
 pub(crate) use stat::run as stat;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 pub(crate) use top::run as top;
 pub(crate) use trace::run as trace;
+
+/// The longest time between two lines or pictures: a day.
+const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A mount that is watched.
 struct Watched {

@@ -85,7 +85,10 @@ fn stat_prints_lines_for_people() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 22 + 2 * 2, "two headings of two lines: {text}");
     assert_eq!(lines[0], lines[22]);
-    on_mount(&place, &["stat", "--interval", "0"]).refused(1, &["--interval"]);
+    for interval in ["0", "1e19", "-1"] {
+        on_mount(&place, &["stat", &format!("--interval={interval}")]).refused(1, &["--interval"]);
+        on_mount(&place, &["top", &format!("--interval={interval}")]).refused(1, &["--interval"]);
+    }
     on_mount(&place, &["top"]).refused(1, &["espalier stat"]);
     for command in ["stat", "top", "trace"] {
         espalier(&[command, "/"]).refused(1, &["no Espalier file system", "directory of a mount"]);

@@ -169,6 +169,22 @@ pub(crate) fn show_text(text: &str) -> String {
     show(text.as_bytes()).replace("\\\\", "\\")
 }
 
+/// The ranges of an open file that are no holes, in order and inside of its size.
+///
+/// # Errors
+/// Of the file; [`FsErrorKind::Io`] for ranges that no file has, as a faulty server may tell them.
+pub(crate) fn extents_of(file: &dyn OpenFile) -> FilesResult<Vec<Range<u64>>> {
+    let extents = file.extents()?;
+    let mut at = 0;
+    for extent in &extents {
+        if extent.start < at || extent.end < extent.start || extent.end > file.size() {
+            return fail(FsErrorKind::Io, "where its content lies is told wrong");
+        }
+        at = extent.end;
+    }
+    Ok(extents)
+}
+
 /// Shorthand for a failure.
 pub(crate) fn fail<T>(kind: FsErrorKind, message: impl Into<String>) -> FilesResult<T> {
     Err(FsError::new(kind, message))

@@ -5,7 +5,7 @@
 //! other, as programs that read archives expect.
 
 use crate::files::transfer::{Item, ItemKind, ItemSink, NoData, Report};
-use crate::files::tree::{Attributes, Data, Files, FilesResult, OpenFile, TreeEntry, split};
+use crate::files::tree::{Attributes, Data, Files, FilesResult, OpenFile, TreeEntry, extents_of, split};
 use anyhow::{Context, Result};
 use espalier_fs::{Attr, FileKind, FsError, FsErrorKind, NewNode};
 use std::collections::{BTreeMap, HashMap};
@@ -106,7 +106,7 @@ impl TreeSource<'_> {
 
     fn give_file(&mut self, path: &[u8], attributes: Attributes) -> Result<()> {
         let opened = self.files.open(path).and_then(|open| {
-            let extents = open.extents()?;
+            let extents = extents_of(&*open)?;
             Ok((open, extents))
         });
         let (open, extents) = match opened {

@@ -1,6 +1,6 @@
 //! `espalier stat`: a line of figures, once or again and again, for scripts and for people.
 
-use super::{Figures, Period, Watched};
+use super::{Figures, MAX_INTERVAL, Period, Watched};
 use crate::args::Stat;
 use crate::ui::{self, say};
 use anyhow::{Result, ensure};
@@ -16,8 +16,9 @@ pub(crate) fn run(args: &Stat) -> Result<()> {
     let watched = Watched::find(&args.dir)?;
     let count = args.count.unwrap_or(if args.interval.is_some() { u64::MAX } else { 1 });
     let interval = Duration::try_from_secs_f64(args.interval.unwrap_or(1.0));
-    let interval = interval.ok().filter(|interval| *interval >= Duration::from_millis(10));
-    ensure!(interval.is_some(), "--interval is a number of seconds, 0.01 or more");
+    let interval =
+        interval.ok().filter(|interval| (Duration::from_millis(10)..=MAX_INTERVAL).contains(interval));
+    ensure!(interval.is_some(), "--interval is a number of seconds from 0.01 to 86400");
     let interval = interval.unwrap_or_default();
     let mut before: Option<Figures> = None;
     let begun = Instant::now();

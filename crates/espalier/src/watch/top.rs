@@ -2,7 +2,7 @@
 
 mod view;
 
-use super::{Figures, Period, Watched};
+use super::{Figures, MAX_INTERVAL, Period, Watched};
 use crate::args::Top;
 use anyhow::{Context, Result, bail, ensure};
 use ratatui::DefaultTerminal;
@@ -14,7 +14,8 @@ use view::View;
 /// Runs the command until a key ends it, or the mount ends.
 pub(crate) fn run(args: &Top) -> Result<()> {
     let interval = Duration::try_from_secs_f64(args.interval).unwrap_or_default();
-    ensure!(interval >= Duration::from_millis(100), "--interval is a number of seconds, 0.1 or more");
+    let is_known = (Duration::from_millis(100)..=MAX_INTERVAL).contains(&interval);
+    ensure!(is_known, "--interval is a number of seconds from 0.1 to 86400");
     let watched = Watched::find(&args.dir)?;
     if !std::io::stdout().is_terminal() {
         bail!("standard output is no terminal; espalier stat is for scripts");

@@ -75,14 +75,16 @@ fn tell_lost(json: bool, count: Option<u64>) {
 /// A request for people.
 fn line(event: &Value) -> String {
     let seconds = |name: &str| event[name].as_f64();
-    let time = |name| seconds(name).map_or_else(|| "-".into(), |s| short_time(Duration::from_secs_f64(s)));
+    // What a server of another kind tells need not be a time.
+    let duration = |name| seconds(name).and_then(|s| Duration::try_from_secs_f64(s).ok());
+    let time = |name| duration(name).map_or_else(|| "-".into(), short_time);
     let at = seconds("unix_seconds").unwrap_or_default();
     let date = units::date(at as u64);
     let clock = date.split(' ').nth(1).unwrap_or_default();
     let mut line = format!(
         "{clock}.{:06} {:<15} {:>8} {:>7} {:>7} {:>9}  {}",
         (at.fract() * 1e6) as u64,
-        event["kind"].as_str().unwrap_or_default(),
+        printable(event["kind"].as_str().unwrap_or_default()),
         event["thread"].to_string(),
         time("queue_seconds"),
         time("work_seconds"),
@@ -96,7 +98,10 @@ fn line(event: &Value) -> String {
     line
 }
 
-/// A path without what a terminal would obey.
-fn printable(path: &str) -> String {
-    path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+/// A text without what a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
+
+#[cfg(test)]
+mod tests;
