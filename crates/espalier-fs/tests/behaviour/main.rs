@@ -12,6 +12,7 @@ mod handles;
 mod listing;
 mod numbers;
 mod orphans;
+mod ownership;
 mod path_ranges;
 mod paths;
 mod quota;
