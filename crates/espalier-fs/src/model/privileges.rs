@@ -54,6 +54,11 @@ fn lends_group_rights(inode: &Inode) -> bool {
     !inode.is_dir() && inode.mode & SET_GID != 0
 }
 
+/// True if an object has capabilities, of whatever kind.
+pub(crate) fn has_capabilities(inode: &Inode) -> bool {
+    inode.xattrs.as_ref().is_some_and(|xattrs| xattrs.contains_key(CAPABILITIES))
+}
+
 fn has_own_capabilities(inode: &Inode, uid: u32) -> bool {
     match inode.xattrs.as_ref().and_then(|xattrs| xattrs.get(CAPABILITIES)) {
         None => true,

@@ -10,8 +10,9 @@
 //! file with several names each name is an entry: the file itself stays in its link area.
 
 use crate::inode::node::{Node, States};
-use crate::model::access::Judge;
+use crate::model::access::{Credentials, Granted, Judge, WRITE};
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
+use crate::model::privileges::has_capabilities;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::{check_name, no_entry};
@@ -81,8 +82,9 @@ enum StepsOutcome {
 }
 
 /// Carries out `steps` between paths below `target` and names in `staging`, all or none. Every
-/// directory in which an entry changes belongs to the caller, or the caller is root. Returns what
-/// the directories ask for.
+/// directory in which an entry changes belongs to the caller, and so do directories that exchange
+/// attributes; a directory that gets another parent the caller owns or may write. Or the caller is
+/// root. Returns what the directories ask for.
 pub(crate) fn rename_all(
     namespace: &Namespace,
     (target, staging): (NodeId, NodeId),
@@ -187,12 +189,16 @@ impl<'a> Between<'a> {
         let mut is_asked = asks(&self.staging);
         for step in steps {
             let (dir, name) = self.parent(tree, step, &Moved::default(), held)?;
+            // Before marks are cleared for it. The modes may be those that an earlier step gives.
+            if !self.owns(&dir) || !self.owns(&self.staging) {
+                return fail(FsErrorKind::AccessDenied, "a directory belongs to another user");
+            }
             let there = self.resolve(tree, &dir, name, held)?;
             let staged = self.resolve(tree, &self.staging, &step.staged, held)?;
             if step.action == RenameAction::ExchangeAttributes {
                 if let (Some(there), Some(staged)) = (&there, &staged) {
                     is_asked |= asks(there) || asks(staged);
-                    self.clear_marks_of_owners(there, staged)?;
+                    self.prepare_attributes(there, staged)?;
                 }
                 continue;
             }
@@ -242,6 +248,9 @@ impl<'a> Between<'a> {
                 return self.exchange_attributes(tree, place, staged, commits, held);
             }
         };
+        if dir.id != self.staging.id {
+            [&there, &waiting].into_iter().flatten().try_for_each(|node| self.check_movable(node))?;
+        }
         moved.add(place, there.as_ref());
         moved.add(staged, waiting.as_ref());
         let request = RenameRequest { from, name, to, new_name, mode, judge: Judge::Kernel };
@@ -293,13 +302,30 @@ impl<'a> Between<'a> {
         Ok(node)
     }
 
+    /// True if the directory belongs to the caller, or the caller is root.
+    fn owns(&self, dir: &Arc<Node>) -> bool {
+        self.caller.uid == 0 || dir.state().inode.uid == self.caller.uid
+    }
+
     fn check_access(&self, dir: &Arc<Node>) -> Result<()> {
-        let state = dir.state();
-        let own = state.inode.uid == self.caller.uid;
-        if self.caller.uid == 0 || (own && state.inode.mode & OWNER_WRITE_SEARCH == OWNER_WRITE_SEARCH) {
+        let mode = dir.state().inode.mode;
+        if self.caller.uid == 0 || self.owns(dir) && mode & OWNER_WRITE_SEARCH == OWNER_WRITE_SEARCH {
             return Ok(());
         }
         fail(FsErrorKind::AccessDenied, "a directory belongs to another user, or may not be written")
+    }
+
+    /// Refuses to move a directory to another parent, which changes its `..`, without the right to
+    /// write it. Its owner could take that right by hand.
+    fn check_movable(&self, node: &Arc<Node>) -> Result<()> {
+        let Caller { uid, gid, .. } = *self.caller;
+        // Further groups are not known: what only they allow is refused.
+        let caller = Credentials { uid, gid, groups: Vec::new() };
+        let state = node.state();
+        if !node.is_dir() || caller.may_act_as_owner(&state.inode) {
+            return Ok(());
+        }
+        caller.check(Granted::by(&state.inode), WRITE)
     }
 
     /// Refuses to move twice, or below what moved.
@@ -324,14 +350,18 @@ impl<'a> Between<'a> {
         self.check_unmoved(moved, node)
     }
 
-    /// Clears the marks that two directories contradict after they have exchanged their owners.
-    fn clear_marks_of_owners(&self, one: &Arc<Node>, other: &Arc<Node>) -> Result<()> {
-        let owner = |node: &Arc<Node>| node.state().inode.uid;
-        if owner(one) == owner(other) || !one.is_dir() || !other.is_dir() {
+    /// Refuses to exchange attributes of directories that are not the caller's, and clears the marks
+    /// that they contradict afterwards.
+    fn prepare_attributes(&self, one: &Arc<Node>, other: &Arc<Node>) -> Result<()> {
+        if !one.is_dir() || !other.is_dir() {
             return Ok(());
         }
-        if self.caller.uid != 0 {
-            return fail(FsErrorKind::Permission, "only root gives directories away");
+        if !self.owns(one) || !self.owns(other) {
+            return fail(FsErrorKind::Permission, "only its owner changes the attributes of a directory");
+        }
+        let inodes = [one, other].map(|node| node.state().inode.clone());
+        if inodes[0].uid == inodes[1].uid && !inodes.iter().any(has_capabilities) {
+            return Ok(());
         }
         self.namespace.ownership.clear(one)?;
         self.namespace.ownership.clear(other)
@@ -352,7 +382,7 @@ impl<'a> Between<'a> {
         if !one.is_dir() || !other.is_dir() || one.id == other.id {
             return fail(FsErrorKind::NotDirectory, "attributes are exchanged between two directories");
         }
-        self.clear_marks_of_owners(&one, &other)?;
+        self.prepare_attributes(&one, &other)?;
         let Commits::Gathered { batch, lsn, before } = commits else {
             return fail(FsErrorKind::Invalid, "attributes are exchanged in a gathered batch");
         };

@@ -16,6 +16,7 @@ mod ownership;
 mod path_ranges;
 mod paths;
 mod quota;
+mod rename_rights;
 mod reserved;
 mod semantics;
 mod snapshots;

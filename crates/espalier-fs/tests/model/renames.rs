@@ -1,7 +1,7 @@
 //! Many renames at once, on the file system and on the model.
 
 use crate::run::Run;
-use crate::tree::{Id, Tree};
+use crate::tree::{Id, Object, Tree};
 use espalier_fs::{Caller, FsErrorKind as Kind, NodeId, RenameAction, RenameMode, RenameStep};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,6 +91,13 @@ impl Tree {
                 return self.exchange_attributes(concerned[0].0, concerned[1].0, caller);
             }
         };
+        let may_move = |object: &Object| {
+            let shift = if object.gid == caller.gid { 3 } else { 0 };
+            !object.is_dir() || [0, object.uid].contains(&caller.uid) || object.mode >> shift & 0o2 != 0
+        };
+        if dir != staging && !concerned.iter().all(|(id, _)| may_move(&self.objects[*id])) {
+            return Err(Kind::AccessDenied);
+        }
         moved.names.extend([(dir, place_name), (staging, step.staged.clone())]);
         for (id, _) in concerned {
             moved.objects.entry(id).or_insert(self.objects[id].ctime);
@@ -103,7 +110,7 @@ impl Tree {
             return Err(Kind::NotDirectory);
         }
         let (here, there) = (self.objects[one].clone(), self.objects[other].clone());
-        if here.uid != there.uid && caller.uid != 0 {
+        if caller.uid != 0 && [here.uid, there.uid] != [caller.uid; 2] {
             return Err(Kind::Permission);
         }
         if here.flags.protect() || there.flags.protect() {
