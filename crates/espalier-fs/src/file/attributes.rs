@@ -7,7 +7,7 @@ use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, State};
 use crate::inode::node_table::NodeTable;
-use crate::inode::ownership::OwnershipMarks;
+use crate::inode::ownership::{Contradiction, OwnershipMarks};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::privileges::{SET_GID, SET_ID};
 use crate::model::record::{Inode, later_than};
@@ -73,7 +73,7 @@ impl Attributes {
         let lends_rights = |inode: &Inode| !inode.is_dir() && set.mode.is_some_and(|m| m & SET_GID != 0);
         let gives_away = |inode: &Inode| set.uid.is_some_and(|uid| uid != inode.uid);
         let contradicts = |inode: &Inode| lends_rights(inode) || gives_away(inode);
-        let mut state = self.ownership.lock_for_change(&node, contradicts)?;
+        let mut state = self.ownership.lock_for_change(&node, Contradiction::Rights, contradicts)?;
         if let Some(judged) =
             judge.map(|judge| judge(&state.inode)).transpose()?.filter(|judged| judged != set)
         {
@@ -160,7 +160,7 @@ impl Attributes {
             return fail(FsErrorKind::Unsupported, "only a directory can have flag D");
         }
         let tree = self.tree.shared();
-        let mut state = self.ownership.lock_for_change(&node, |_| flags.protect())?;
+        let mut state = self.ownership.lock_for_change(&node, Contradiction::Any, |_| flags.protect())?;
         let changes = FileFlags(state.inode.flags.0 ^ flags.0);
         if caller.uid != 0 && (caller.uid != state.inode.uid || changes.protect()) {
             return fail(FsErrorKind::Permission, "these flags are not this user's to change");

@@ -2,7 +2,7 @@
 
 use crate::inode::inode_store::{InodeStore, must_stay_in_entry};
 use crate::inode::node_table::NodeTable;
-use crate::inode::ownership::OwnershipMarks;
+use crate::inode::ownership::{Contradiction, OwnershipMarks};
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -77,7 +77,7 @@ impl ExtendedAttributes {
         let tree = self.tree.shared();
         let lends_rights = value.filter(|_| name == CAPABILITIES);
         let contradicts = |inode: &Inode| lends_rights.is_some_and(|v| !are_capabilities_of(v, inode.uid));
-        let mut state = self.ownership.lock_for_change(&node, contradicts)?;
+        let mut state = self.ownership.lock_for_change(&node, Contradiction::Rights, contradicts)?;
         let mut inode = state.inode.clone();
         let base = node.data_base(tree.epoch, &state);
         let mut batch = Batch::new();

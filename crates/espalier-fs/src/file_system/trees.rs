@@ -1,7 +1,7 @@
 //! Public calls on whole trees and snapshots.
 
 use crate::file_system::FileSystem;
-use crate::inode::ownership::TreeUse;
+use crate::inode::tree_check::{TreeCheck, TreeUse};
 use crate::model::access::Judge;
 use crate::model::error::Result;
 use crate::model::layout;
@@ -425,7 +425,8 @@ impl FileSystem {
         }
         let inner = self.open_snapshot(snapshot, SNAPSHOT_CHECK_NAME_BYTES)?;
         let root = inner.names.nodes.dir(NodeId::ROOT)?;
-        let tree = inner.names.tree.shared();
-        inner.names.ownership.check_use(&root, &tree, (caller, TreeUse::Read), None)
+        let mut check = TreeCheck::new(&inner.names.ownership, caller, TreeUse::Read);
+        let tree = check.lock_for(&root, || inner.names.tree.shared())?;
+        check.check(&root, &tree)
     }
 }

@@ -13,3 +13,4 @@ pub(crate) mod ownership;
 pub(crate) mod ownership_walk;
 pub(crate) mod pending_changes;
 pub(crate) mod saved_locations;
+pub(crate) mod tree_check;

@@ -14,22 +14,23 @@
 //! looked at one by one.
 //!
 //! *Walks.* The absence of the mark says nothing: a walk over the entries decides
-//! ([`OwnershipMarks::verify`]). It runs without locks on a snapshot of the store that was taken
+//! ([`crate::inode::tree_check`]). It runs without locks on a snapshot of the store that was taken
 //! while no operation was under way. Every operation that stores an entry which contradicts the
 //! mark of its directory, or would if the directory had one, passes [`OwnershipMarks::clear`] or
 //! [`OwnershipMarks::doubt`] first, and spoils the walks whose tree it concerns. So a walk that
-//! found nothing foreign and is not spoiled when the exclusive tree lock is held says what is true
-//! under that lock; it gives the tree its marks back by one range message.
-
+//! found nothing foreign and is not spoiled when the tree lock is held says what is true under that
+//! lock; under the exclusive lock it gives the tree its marks back by one range message. No walk is
+//! made while a lock is held.
+//!
 //! *Root* needs no mark, but must not change what is immutable or append-only. Where the volume may
 //! have such objects, a tree that bears the mark has none, and others are walked.
 
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, Orphan, Role, State};
 use crate::inode::node_table::NodeTable;
-use crate::inode::ownership_walk::{OwnershipWalk, WalkResult, check_holder};
+use crate::inode::ownership_walk::{WalkResult, check_holder};
 use crate::lock_order::RankedGuard;
-use crate::model::error::{FsError, Result};
+use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::merge::MARK_OWNED;
 use crate::model::privileges::agrees_with_mark;
@@ -44,9 +45,6 @@ use espalier_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Walks of one tree that are begun anew when an operation spoils them.
-const WALKS_MAX: usize = 3;
-
 pub(crate) struct OwnershipMarks {
     pub(crate) volume: Arc<VolumeContext>,
     pub(crate) tree: Arc<TreeLock>,
@@ -57,13 +55,14 @@ pub(crate) struct OwnershipMarks {
     pub(crate) walks: ActiveWalks,
 }
 
-/// What a caller is about to do with a whole tree.
+/// How an operation contradicts marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TreeUse {
-    /// To copy it or to compare it, which root may do with all.
-    Read,
-    /// To change or to remove it, which root may do where no flag forbids it.
-    Change,
+pub(crate) enum Contradiction {
+    /// By another owner, or by rights that the owner could not lend. Walks for root do not look at
+    /// that.
+    Rights,
+    /// Perhaps also by a flag that forbids changes.
+    Any,
 }
 
 /// The walks under way or done, whose conclusions operations may spoil.
@@ -73,21 +72,22 @@ pub(crate) struct ActiveWalks {
     count: AtomicUsize,
 }
 
-struct ActiveWalk {
-    top: Arc<Node>,
-    uid: u32,
+pub(crate) struct ActiveWalk {
+    pub(crate) top: Arc<Node>,
+    pub(crate) uid: u32,
     spoiled: AtomicBool,
 }
 
-/// What a walk found out without locks.
-pub(crate) struct VerifiedTree<'a> {
-    walks: &'a ActiveWalks,
-    walk: Arc<ActiveWalk>,
-    found: Result<WalkResult>,
+impl ActiveWalk {
+    /// An operation contradicts, or may contradict, what the walk says.
+    pub(crate) fn is_spoiled(&self) -> bool {
+        self.spoiled.load(Ordering::Acquire)
+    }
 }
 
 impl ActiveWalks {
-    fn add(&self, top: &Arc<Node>, uid: u32) -> Arc<ActiveWalk> {
+    /// Notes a walk that is about to begin. The caller holds the exclusive tree lock.
+    pub(crate) fn add(&self, top: &Arc<Node>, uid: u32) -> Arc<ActiveWalk> {
         let walk = Arc::new(ActiveWalk { top: top.clone(), uid, spoiled: AtomicBool::new(false) });
         let mut all = self.all.lock();
         all.push(walk.clone());
@@ -95,50 +95,37 @@ impl ActiveWalks {
         walk
     }
 
-    fn remove(&self, walk: &Arc<ActiveWalk>) {
+    /// Forgets a walk.
+    pub(crate) fn remove(&self, walk: &Arc<ActiveWalk>) {
         let mut all = self.all.lock();
         all.retain(|other| !Arc::ptr_eq(other, walk));
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// Spoils the walks that `concerns` names. The caller holds the tree lock, and a walk is added
-    /// under the exclusive tree lock: so the count is not stale.
-    fn spoil(&self, concerns: impl Fn(&ActiveWalk) -> bool) {
-        if self.count.load(Ordering::Acquire) == 0 {
+    /// True if there are none. The caller holds the tree lock, and a walk is added under the
+    /// exclusive tree lock: so the count is not stale.
+    fn are_none(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    /// Spoils the walks that `concerns` names, if `how` contradicts what they look for. The caller
+    /// holds the tree lock.
+    fn spoil(&self, how: Contradiction, concerns: impl Fn(&ActiveWalk) -> bool) {
+        if self.are_none() {
             return;
         }
-        for walk in self.all.lock().iter().filter(|walk| concerns(walk)) {
+        let looks = |walk: &ActiveWalk| walk.uid != 0 || how == Contradiction::Any;
+        for walk in self.all.lock().iter().filter(|walk| looks(walk) && concerns(walk)) {
             walk.spoiled.store(true, Ordering::Release);
         }
-    }
-}
-
-impl Drop for VerifiedTree<'_> {
-    fn drop(&mut self) {
-        self.walks.remove(&self.walk);
-    }
-}
-
-impl<'a> VerifiedTree<'a> {
-    /// A walk that is about to begin. The caller holds the exclusive tree lock.
-    fn begin(walks: &'a ActiveWalks, top: &Arc<Node>, caller: &Caller) -> Self {
-        Self { walks, walk: walks.add(top, caller.uid), found: Ok(WalkResult::default()) }
-    }
-
-    /// What the walk says of everything in and below `node`, if it was made for that node, and
-    /// nothing spoiled it. A refusal is never spoiled: it was right at a moment of the call.
-    fn answer(&self, node: &Node, caller: &Caller) -> Option<&Result<WalkResult>> {
-        let ActiveWalk { top, uid, spoiled } = &*self.walk;
-        let is_right = self.found.is_err() || !spoiled.load(Ordering::Acquire);
-        (top.id == node.id && *uid == caller.uid && is_right).then_some(&self.found)
     }
 }
 
 impl OwnershipMarks {
     /// Clears the marks of `dir` and of all directories above, before an entry of `dir` that
     /// contradicts them is stored. The caller holds the tree lock and no states.
-    pub(crate) fn clear(&self, dir: &Arc<Node>) -> Result<()> {
-        self.walks.spoil(|walk| walk.top.contains(dir));
+    pub(crate) fn clear(&self, dir: &Arc<Node>, how: Contradiction) -> Result<()> {
+        self.walks.spoil(how, |walk| walk.top.contains(dir));
         let mut at = Some(dir.clone());
         let mut chain = Vec::new();
         while let Some(node) = at {
@@ -166,37 +153,39 @@ impl OwnershipMarks {
         Ok(())
     }
 
-    /// Clears or doubts the marks that a change of a whole tree may contradict, above `node`, its
-    /// top. The caller holds the exclusive tree lock.
+    /// Clears or doubts the marks that a change of owners or modes of a whole tree may contradict,
+    /// above `node`, its top. The caller holds the exclusive tree lock.
     pub(crate) fn clear_above_tree(&self, node: &Arc<Node>) -> Result<()> {
-        self.walks.spoil(|walk| node.contains(&walk.top));
+        let how = Contradiction::Rights;
+        self.walks.spoil(how, |walk| node.contains(&walk.top));
         let owner = node.state().inode.uid;
         match node.place().parent {
-            Some(parent) => self.clear_around(&parent, owner),
+            Some(parent) => self.clear_around(&parent, owner, how),
             None => Ok(()),
         }
     }
 
     /// Clears the marks of directory `parent` and those above, or, if it is a link area, doubts
     /// those of `owner` above all names that lead there.
-    fn clear_around(&self, parent: &Arc<Node>, owner: u32) -> Result<()> {
+    fn clear_around(&self, parent: &Arc<Node>, owner: u32, how: Contradiction) -> Result<()> {
         if parent.dir().role != Role::LinkArea {
-            return self.clear(parent);
+            return self.clear(parent, how);
         }
         // A file of an area that is no more has no name, nor has one in a removed tree.
         let is_alive = |top: &Arc<Node>| top.dir().has_link_area() && !top.is_removed();
         match parent.place().parent.filter(is_alive) {
-            Some(top) => self.doubt(&top, [owner]),
+            Some(top) => self.doubt(&top, [owner], how),
             None => Ok(()),
         }
     }
 
     /// Locks the state of `node` for a change of its attributes. Before, if the change
-    /// `contradicts` marks, clears those above the one name of the object, or doubts those above
-    /// all its names. The caller holds the tree lock and no states.
+    /// `contradicts` marks, in the way that `how` says, clears those above the one name of the
+    /// object, or doubts those above all its names. The caller holds the tree lock and no states.
     pub(crate) fn lock_for_change<'n>(
         &self,
         node: &'n Arc<Node>,
+        how: Contradiction,
         contradicts: impl Fn(&Inode) -> bool,
     ) -> Result<RankedGuard<'n, State>> {
         let mut cleared: Option<(NodeId, u32)> = None;
@@ -213,21 +202,26 @@ impl OwnershipMarks {
                 return Ok(state);
             }
             drop(state);
-            self.clear_around(&parent, owner)?;
+            self.clear_around(&parent, owner, how)?;
             cleared = Some((parent.id, owner));
         }
     }
 
     /// Has the link area of `top` doubt the marks of `owners`, before a file in it that belongs to
     /// one of them comes to contradict those marks. The caller holds the tree lock and no states.
-    pub(crate) fn doubt(&self, top: &Arc<Node>, owners: impl IntoIterator<Item = u32>) -> Result<()> {
+    pub(crate) fn doubt(
+        &self,
+        top: &Arc<Node>,
+        owners: impl IntoIterator<Item = u32>,
+        how: Contradiction,
+    ) -> Result<()> {
         let owners: Vec<u32> = owners.into_iter().collect();
         if owners.is_empty() {
             return Ok(());
         }
-        self.walks.spoil(|walk| walk.uid == 0 || owners.contains(&walk.uid));
+        self.walks.spoil(how, |walk| walk.uid == 0 || owners.contains(&walk.uid));
         // Directories above the top do not ask its area.
-        self.clear(top)?;
+        self.clear(top, how)?;
         let prefix = top.content_prefix(self.tree.epoch());
         let old = self.links.area_mark(&prefix)?;
         let mut mark = old.clone();
@@ -245,70 +239,27 @@ impl OwnershipMarks {
         let uid = dir.state().inode.uid;
         let agrees = agrees_with_mark(inode, uid);
         if !agrees {
-            self.clear(dir)?;
+            let may_be_protected = inode.is_dir() || inode.flags.protect();
+            self.clear(dir, if may_be_protected { Contradiction::Any } else { Contradiction::Rights })?;
         }
         Ok(!agrees)
     }
 
-    /// True if the caller is root, and no flag can forbid the use of any tree.
-    fn is_free(&self, caller: &Caller, usage: TreeUse) -> bool {
-        caller.uid == 0 && (usage == TreeUse::Read || !self.state_record.may_have(FileFlags::PROTECTION))
-    }
-
-    /// Finds out, without holding up other operations, whether everything in and below `node` is
-    /// the caller's to use. `None` if [`OwnershipMarks::check_use`] will need no answer,
-    /// or operations in the tree kept spoiling it. Called without locks.
-    ///
-    /// # Errors
-    /// Of the store.
-    pub(crate) fn verify(
-        &self,
-        node: &Arc<Node>,
-        caller: &Caller,
-        usage: TreeUse,
-    ) -> Result<Option<VerifiedTree<'_>>> {
-        if self.is_free(caller, usage) || !node.is_dir() {
-            return Ok(None);
-        }
-        for _ in 0..WALKS_MAX {
-            let (walk, mut verified) = {
-                let tree = self.tree.exclusive();
-                // What the object itself contradicts is found again under the lock.
-                if node.is_removed() || self.is_known_owned(node, &tree, caller).unwrap_or(true) {
-                    return Ok(None);
-                }
-                let walk = OwnershipWalk::new(&self.volume, node, &tree, caller)?;
-                (walk, VerifiedTree::begin(&self.walks, node, caller))
-            };
-            verified.found = walk.run();
-            if verified.answer(node, caller).is_some() {
-                return Ok(Some(verified));
+    /// As [`OwnershipMarks::clear_before_entry`], of an entry that is there and moves to `dir`;
+    /// `inode` is its own. A directory that agrees with the mark may lead to foreign files all the
+    /// same, where its link area doubts its owner. The area that serves `dir` doubts that owner
+    /// then, but a walk under way may have passed.
+    pub(crate) fn clear_before_move(&self, node: &Arc<Node>, dir: &Arc<Node>) -> Result<bool> {
+        let inode = node.state().inode.clone();
+        if node.is_dir() && !self.walks.are_none() && self.links.is_in_use() {
+            let top = node.link_area_directory();
+            let prefix = top.map(|top| top.content_prefix(self.tree.epoch()));
+            let mark = prefix.map(|prefix| self.links.area_mark(&prefix)).transpose()?;
+            if mark.is_none_or(|mark| mark.doubts(inode.uid)) {
+                self.walks.spoil(Contradiction::Any, |walk| walk.top.contains(dir));
             }
         }
-        Ok(None)
-    }
-
-    /// Refuses unless everything in and below `node` is the caller's to use: it belongs to the
-    /// caller, or the caller is root, and no flag forbids it. The caller holds the exclusive tree
-    /// lock; `verified` is what a walk found out before.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission), with the first path that is not
-    /// the caller's to use.
-    pub(crate) fn check_use(
-        &self,
-        node: &Arc<Node>,
-        tree: &TreeGuard<'_>,
-        (caller, usage): (&Caller, TreeUse),
-        verified: Option<&VerifiedTree<'_>>,
-    ) -> Result<()> {
-        if self.is_free(caller, usage) || self.is_known_owned(node, tree, caller)? {
-            return Ok(());
-        }
-        match verified.and_then(|verified| verified.answer(node, caller)) {
-            Some(found) => found.as_ref().map(|_| ()).map_err(FsError::clone),
-            None => OwnershipWalk::new(&self.volume, node, tree, caller)?.run().map(|_| ()),
-        }
+        self.clear_before_entry(dir, &inode)
     }
 
     /// True if no walk is needed to know that everything in and below `node` is the caller's, or,
@@ -317,7 +268,12 @@ impl OwnershipMarks {
     /// # Errors
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the object itself is not, or
     /// one does.
-    fn is_known_owned(&self, node: &Arc<Node>, tree: &TreeGuard<'_>, caller: &Caller) -> Result<bool> {
+    pub(crate) fn is_known_owned(
+        &self,
+        node: &Arc<Node>,
+        tree: &TreeGuard<'_>,
+        caller: &Caller,
+    ) -> Result<bool> {
         let (is_marked, owner) = {
             let state = node.state();
             check_holder(&state.inode, caller, || layout::show(&node.path()))?;
@@ -334,17 +290,15 @@ impl OwnershipMarks {
         Ok(!self.links.area_mark(&prefix)?.doubts(owner))
     }
 
-    /// Gives a tree its marks back that a walk has verified. The caller holds the exclusive tree
-    /// lock and no states.
-    pub(crate) fn restore_marks(
+    /// Gives a tree its marks back of which a walk has `found` what it says, and nothing has spoiled
+    /// it. The caller holds the exclusive tree lock and no states.
+    pub(crate) fn restore(
         &self,
         node: &Arc<Node>,
         tree: &TreeGuard<'_>,
         caller: &Caller,
-        verified: Option<&VerifiedTree<'_>>,
+        found: &WalkResult,
     ) -> Result<()> {
-        let answer = verified.and_then(|verified| verified.answer(node, caller));
-        let Some(Ok(found)) = answer.filter(|_| node.is_dir()) else { return Ok(()) };
         let has_mark = node.state().inode.owned_alone;
         if !found.is_markable || (has_mark && found.areas_below.is_empty()) {
             return Ok(());

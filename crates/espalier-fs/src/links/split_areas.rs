@@ -14,7 +14,7 @@ use crate::inode::inode_store::InodeStore;
 use crate::inode::names::Known;
 use crate::inode::node::Node;
 use crate::inode::node_id::id_of;
-use crate::inode::ownership::OwnershipMarks;
+use crate::inode::ownership::{Contradiction, OwnershipMarks};
 use crate::links::link_area::LinkAreas;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -117,7 +117,7 @@ impl AreaSplitter<'_> {
             (state.inode.uid, state.inode.owned_alone)
         };
         if is_marked && mark.doubts(uid) {
-            self.ownership.clear(top)?;
+            self.ownership.clear(top, Contradiction::Any)?;
         }
         Ok(mark)
     }

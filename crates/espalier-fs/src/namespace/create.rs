@@ -2,6 +2,7 @@
 
 use crate::inode::inode_store::{Creation, NewObject, count_entry};
 use crate::inode::node::Node;
+use crate::inode::ownership::Contradiction;
 use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -106,7 +107,7 @@ fn create_in<'a>(
     namespace.orphans.clear_place(&key)?;
     let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     if caller.uid != dir.state().inode.uid || (new.kind != FileKind::Directory && new.mode & SET_GID != 0) {
-        namespace.ownership.clear(dir)?;
+        namespace.ownership.clear(dir, Contradiction::Rights)?;
     }
     let mut state = dir.state();
     judge.create(&state.inode)?;

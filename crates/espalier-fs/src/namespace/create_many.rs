@@ -10,6 +10,7 @@ use crate::file::xattr::{XattrChange, set_on_new};
 use crate::inode::inode_store::{Creation, NewObject, count_entry, uncount_entry};
 use crate::inode::names::Names;
 use crate::inode::node::{Node, States};
+use crate::inode::ownership::Contradiction;
 use crate::model::access::{Credentials, Judge};
 use crate::model::acl::{ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR};
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -192,7 +193,7 @@ impl<'a> ManyFiles<'a, '_> {
                 || attributes.xattrs.iter().any(|(name, _)| *name == CAPABILITIES)
         };
         match plans.iter().any(contradicts) {
-            true => self.namespace.ownership.clear(self.dir),
+            true => self.namespace.ownership.clear(self.dir, Contradiction::Rights),
             false => Ok(()),
         }
     }

@@ -11,6 +11,7 @@
 use crate::inode::inode_store::{Creation, NewObject, count_entry, uncount_entry};
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Place, State, States};
+use crate::inode::ownership::Contradiction;
 use crate::links::link_area::are_served_apart;
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::access::Judge;
@@ -455,17 +456,14 @@ fn clear_marks(
     request: &RenameRequest<'_>,
     found: &Found<'_>,
 ) -> Result<ClearedMarks> {
-    let clear = |entry: &NamedNode<'_>, to: &Arc<Node>| {
-        let inode = entry.node.state().inode.clone();
-        namespace.ownership.clear_before_entry(to, &inode)
-    };
+    let clear = |entry: &NamedNode<'_>, to: &Arc<Node>| namespace.ownership.clear_before_move(entry.node, to);
     let to = clear(&found.source, request.to)?;
     let swapped = found.target.as_ref().filter(|_| request.is_exchange());
     let from = swapped.map_or(Ok(false), |target| clear(target, request.from))?;
     if let RenameMode::Whiteout { uid, .. } = request.mode
         && request.from.state().inode.uid != uid
     {
-        namespace.ownership.clear(request.from)?;
+        namespace.ownership.clear(request.from, Contradiction::Rights)?;
     }
     Ok(ClearedMarks { to, from })
 }
@@ -483,8 +481,7 @@ pub(crate) fn prepare_move(
         if node.is_dir() {
             namespace.orphans.move_away(&layout::content_range(&node.content_prefix(tree.epoch)))?;
         }
-        let inode = node.state().inode.clone();
-        namespace.ownership.clear_before_entry(to, &inode)?;
+        namespace.ownership.clear_before_move(node, to)?;
     }
     let key = layout::entry_key(&to.content_prefix(tree.epoch), new_name);
     namespace.state_record.check_key(&key)?;

@@ -10,6 +10,7 @@
 //! file with several names each name is an entry: the file itself stays in its link area.
 
 use crate::inode::node::{Node, States};
+use crate::inode::ownership::Contradiction;
 use crate::model::access::{Credentials, Granted, Judge, WRITE};
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
 use crate::model::privileges::has_capabilities;
@@ -363,8 +364,8 @@ impl<'a> Between<'a> {
         if inodes[0].uid == inodes[1].uid && !inodes.iter().any(has_capabilities) {
             return Ok(());
         }
-        self.namespace.ownership.clear(one)?;
-        self.namespace.ownership.clear(other)
+        self.namespace.ownership.clear(one, Contradiction::Rights)?;
+        self.namespace.ownership.clear(other, Contradiction::Rights)
     }
 
     /// Exchanges mode, owner, group and extended attributes of two directories.

@@ -14,7 +14,7 @@
 use crate::data::blocks;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::node::{Node, Orphan};
-use crate::inode::ownership::TreeUse;
+use crate::inode::tree_check::{TreeCheck, TreeUse};
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -27,7 +27,7 @@ use crate::snapshot::volume::{self, SnapshotInfo, find_snapshot, find_snapshot_o
 use crate::tree_ops::clone::clone_content;
 use crate::tree_ops::copy_numbers::delta_of_copy;
 use crate::tree_ops::list::Level;
-use crate::tree_ops::remove::{Replacement, VerifiedEntry, take_away};
+use crate::tree_ops::remove::{LockedEntry, Replacement, take_away};
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
@@ -214,16 +214,16 @@ fn number_of(node: &Node) -> Option<u64> {
 /// Puts together the image of a volume whose root is `source` as it is now.
 fn make_image(namespace: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Image> {
     let volume = &namespace.volume;
-    let verified = namespace.ownership.verify(source, caller, TreeUse::Read)?;
-    let tree = namespace.tree.exclusive();
+    let mut check = TreeCheck::new(&namespace.ownership, caller, TreeUse::Read);
+    let tree = check.lock_for(source, || namespace.tree.exclusive())?;
     let from = source.content_prefix(tree.epoch);
     if source.is_removed() || source.state().orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the directory was removed");
     }
     let image = Image::new(namespace);
     namespace.state_record.check_move(&from, &image.prefix)?;
-    namespace.ownership.check_use(source, &tree, (caller, TreeUse::Read), verified.as_ref())?;
-    namespace.ownership.restore_marks(source, &tree, caller, verified.as_ref())?;
+    check.check(source, &tree)?;
+    check.restore_marks(source, &tree)?;
     namespace.orphans.move_away(&layout::content_range(&from))?;
     let mut batch = Batch::new();
     image.put_record(namespace, &mut batch);
@@ -252,16 +252,14 @@ fn exchange_for_image<'a>(
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
     let mut releases = namespace.references.release_later();
-    // Given back after the locks: that may be what deletes the old tree.
-    let held: HeldNode<'_>;
-    let mut verified = VerifiedEntry::find(namespace, dir, name, caller)?;
-    let tree = namespace.tree.exclusive_for_move();
-    let mut names = dir.dir().names.lock();
-    held = namespace.lookup.resolve(&tree, dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    let check = TreeCheck::new(&namespace.ownership, caller, TreeUse::Change);
+    let found = LockedEntry::lock(namespace, (dir, name), check, &mut releases)?;
+    // In this order, so that the reference goes last.
+    let LockedEntry { held, check, tree, mut names } = found;
     if held.ino != number || !held.is_dir() {
         return fail(FsErrorKind::NotFound, "the directory was moved or removed meanwhile");
     }
-    namespace.ownership.check_use(&held, &tree, (caller, TreeUse::Change), verified.of(&held))?;
+    check.check(&held, &tree)?;
     let (inode, content) = unpack_image(namespace, &tree, image, dir, &held)?;
     namespace.ownership.clear_before_entry(dir, &inode)?;
     let replacement = Replacement { inode: &inode, content };

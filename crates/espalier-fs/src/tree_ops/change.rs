@@ -6,7 +6,8 @@
 //! in a link area outside, are changed one by one.
 
 use crate::inode::node::{Node, Orphan};
-use crate::inode::ownership::TreeUse;
+use crate::inode::ownership::Contradiction;
+use crate::inode::tree_check::{TreeCheck, TreeUse};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
@@ -58,14 +59,14 @@ pub(crate) fn chmod_tree(
 fn change_tree(namespace: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Caller) -> Result<()> {
     let node = namespace.nodes.node(node)?;
     namespace.volume.check_writable()?;
-    let verified = namespace.ownership.verify(&node, caller, TreeUse::Change)?;
-    let tree = namespace.tree.exclusive();
+    let mut check = TreeCheck::new(&namespace.ownership, caller, TreeUse::Change);
+    let tree = check.lock_for(&node, || namespace.tree.exclusive())?;
     let removed = node.is_removed() || node.state().orphan != Orphan::No;
     if removed {
         return fail(FsErrorKind::NotFound, "the file or directory was removed");
     }
-    namespace.ownership.check_use(&node, &tree, (caller, TreeUse::Change), verified.as_ref())?;
-    namespace.ownership.restore_marks(&node, &tree, caller, verified.as_ref())?;
+    check.check(&node, &tree)?;
+    check.restore_marks(&node, &tree)?;
     if update.contradicts_marks {
         namespace.ownership.clear_above_tree(&node)?;
     }
@@ -124,7 +125,7 @@ fn change_linked_files(
         for id in counts.keys() {
             owners.insert(namespace.links.inode_in_area(&served, *id)?.uid);
         }
-        namespace.ownership.doubt(&top, owners)?;
+        namespace.ownership.doubt(&top, owners, Contradiction::Rights)?;
     }
     let prefix = area.content_prefix(tree.epoch);
     let names = area.dir().names.lock();

@@ -1,7 +1,7 @@
 //! What was changed below a directory since an instant, in time that grows with what was changed.
 
 use crate::inode::node::Node;
-use crate::inode::ownership::TreeUse;
+use crate::inode::tree_check::{TreeCheck, TreeUse};
 use crate::model::error::Result;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
@@ -50,19 +50,19 @@ pub(crate) fn changed_paths(
 ) -> Result<ChangedPaths> {
     let dir = namespace.nodes.dir(node)?;
     namespace.volume.check_writable()?;
-    let verified = namespace.ownership.verify(&dir, caller, TreeUse::Read)?;
+    let mut check = TreeCheck::new(&namespace.ownership, caller, TreeUse::Read);
     {
-        let tree = namespace.tree.shared();
-        namespace.ownership.check_use(&dir, &tree, (caller, TreeUse::Read), verified.as_ref())?;
+        let tree = check.lock_for(&dir, || namespace.tree.shared())?;
+        check.check(&dir, &tree)?;
         let prefix = dir.content_prefix(tree.epoch);
         let now = monotonic(namespace);
         if let Some(changed) = namespace.volume.changes.changed(&prefix, token, now, waiter) {
             return complete(namespace, &prefix, changed);
         }
     }
-    let tree = namespace.tree.exclusive();
-    namespace.ownership.check_use(&dir, &tree, (caller, TreeUse::Read), verified.as_ref())?;
-    namespace.ownership.restore_marks(&dir, &tree, caller, verified.as_ref())?;
+    let tree = check.lock_for(&dir, || namespace.tree.exclusive())?;
+    check.check(&dir, &tree)?;
+    check.restore_marks(&dir, &tree)?;
     watch(namespace, &dir, tree.epoch)
 }
 

@@ -10,7 +10,7 @@ use crate::data::blocks;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::count_entry;
 use crate::inode::node::{Node, Orphan, States};
-use crate::inode::ownership::TreeUse;
+use crate::inode::tree_check::{TreeCheck, TreeUse};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{AreaMark, Inode};
@@ -64,11 +64,11 @@ fn clone_directory<'a>(
     name: &[u8],
     Maker { caller, judge }: Maker<'_>,
 ) -> Result<HeldNode<'a>> {
-    let verified = namespace.ownership.verify(source, caller, TreeUse::Read)?;
+    let mut check = TreeCheck::new(&namespace.ownership, caller, TreeUse::Read);
     let prefix = source.content_prefix(namespace.tree.shared().epoch);
     // Only a hint, in case it moves meanwhile.
     namespace.links.settle_before_clone(&prefix)?;
-    let tree = namespace.tree.exclusive();
+    let tree = check.lock_for(source, || namespace.tree.exclusive())?;
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
     judge.create(&dir.state().inode)?;
@@ -80,8 +80,8 @@ fn clone_directory<'a>(
     let (key, to) = (layout::entry_key(&prefix, name), layout::content_prefix(&prefix, name));
     namespace.state_record.check_key(&key)?;
     namespace.state_record.check_move(&from, &to)?;
-    namespace.ownership.check_use(source, &tree, (caller, TreeUse::Read), verified.as_ref())?;
-    namespace.ownership.restore_marks(source, &tree, caller, verified.as_ref())?;
+    check.check(source, &tree)?;
+    check.restore_marks(source, &tree)?;
     namespace.orphans.clear_place(&key)?;
     namespace.orphans.move_away(&layout::content_range(&from))?;
 
@@ -204,7 +204,8 @@ fn clone_file<'a>(
     if source.is_removed() {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    namespace.ownership.check_use(source, &tree, (caller, TreeUse::Read), None)?;
+    // Of a file no walk is needed.
+    TreeCheck::new(&namespace.ownership, caller, TreeUse::Read).check(source, &tree)?;
     namespace.orphans.clear_place(&key)?;
     let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     let owned = source.state().inode.clone();

@@ -7,7 +7,7 @@
 mod linked;
 mod shown;
 
-use crate::inode::ownership::TreeUse;
+use crate::inode::tree_check::{TreeCheck, TreeUse};
 use crate::model::error::Result;
 use crate::model::record::Record;
 use crate::model::types::*;
@@ -70,11 +70,23 @@ pub(crate) fn diff_trees(
     recall: Recall,
 ) -> Result<TreeDiff> {
     let (old, new) = (before.nodes.dir(old)?, namespace.nodes.dir(node)?);
-    let verified_old = before.ownership.verify(&old, caller, TreeUse::Read)?;
-    let verified_new = namespace.ownership.verify(&new, caller, TreeUse::Read)?;
-    let (there, here) = (before.tree.shared_again(), namespace.tree.shared_again());
-    before.ownership.check_use(&old, &there, (caller, TreeUse::Read), verified_old.as_ref())?;
-    namespace.ownership.check_use(&new, &here, (caller, TreeUse::Read), verified_new.as_ref())?;
+    let mut check_old = TreeCheck::new(&before.ownership, caller, TreeUse::Read);
+    let mut check_new = TreeCheck::new(&namespace.ownership, caller, TreeUse::Read);
+    let (there, here) = loop {
+        let (there, here) = (before.tree.shared_again(), namespace.tree.shared_again());
+        let is_ready = [check_old.is_ready(&old, &there), check_new.is_ready(&new, &here)];
+        if is_ready == [true; 2] {
+            break (there, here);
+        }
+        // Both trees may lie in one file system.
+        drop((there, here));
+        match is_ready[0] {
+            true => check_new.walk(&new)?,
+            false => check_old.walk(&old)?,
+        }
+    };
+    check_old.check(&old, &there)?;
+    check_new.check(&new, &here)?;
     let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
     let sides = LinkedSides::of((before, &old, there.epoch), (namespace, &new, here.epoch));
     let volume = &namespace.volume;

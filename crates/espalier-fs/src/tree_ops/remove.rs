@@ -7,9 +7,10 @@
 
 use crate::data::{blocks, reservation};
 use crate::inode::inode_store::{count_entry, uncount_entry};
-use crate::inode::names::Known;
+use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Orphan};
-use crate::inode::ownership::{TreeUse, VerifiedTree};
+use crate::inode::tree_check::{TreeCheck, TreeUse};
+use crate::lock_order::RankedGuard;
 use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -38,42 +39,44 @@ pub(crate) struct Replacement<'a> {
     pub(crate) content: Batch,
 }
 
-/// A tree of which was verified, before the locks were taken, that the caller may remove it.
-pub(crate) struct VerifiedEntry<'a> {
-    held: Option<HeldNode<'a>>,
-    verified: Option<VerifiedTree<'a>>,
+/// A tree found by its name, and the locks under which it is known whether all of it is the
+/// caller's. Whatever takes it apart gives the reference back after the locks: that may be what
+/// deletes the tree.
+pub(crate) struct LockedEntry<'a, 'd> {
+    /// Those of the directory.
+    pub(crate) names: RankedGuard<'d, Names>,
+    pub(crate) tree: TreeGuard<'a>,
+    pub(crate) check: TreeCheck<'a>,
+    pub(crate) held: HeldNode<'a>,
 }
 
-impl<'a> VerifiedEntry<'a> {
-    /// Finds entry `name` of `dir`, and whether all of it is the caller's. Called without locks.
-    pub(crate) fn find(
+impl<'a, 'd> LockedEntry<'a, 'd> {
+    /// Finds entry `name` of `dir`, and takes the locks for a move. Called without locks.
+    pub(crate) fn lock(
         namespace: &'a Namespace,
-        dir: &Arc<Node>,
-        name: &[u8],
-        caller: &Caller,
+        (dir, name): (&'d Arc<Node>, &[u8]),
+        mut check: TreeCheck<'a>,
+        releases: &mut DeferredReleases<'_>,
     ) -> Result<Self> {
-        if caller.uid == 0 {
-            return Ok(Self { held: None, verified: None });
-        }
-        let held = {
-            let tree = namespace.tree.shared();
+        let mut walked: Option<HeldNode<'_>> = None;
+        loop {
+            let tree = namespace.tree.exclusive_for_move();
             let mut names = dir.dir().names.lock();
-            namespace.lookup.resolve(&tree, dir, &mut names, name)?
-        };
-        let verified = match &held {
-            Some(node) => namespace.ownership.verify(node, caller, TreeUse::Change)?,
-            None => None,
-        };
-        Ok(Self { held, verified })
-    }
-
-    /// What is known of `node`, on which the caller has a reference. From now on this is the only
-    /// one, so that a removal can tell whether the tree is in use.
-    pub(crate) fn of(&mut self, node: &HeldNode<'_>) -> Option<&VerifiedTree<'a>> {
-        if self.held.as_ref().is_some_and(|held| held.id == node.id) {
-            self.held = None;
+            let found = namespace.lookup.resolve(&tree, dir, &mut names, name)?;
+            let held = found.ok_or_else(|| no_entry(name))?;
+            if !check.is_ready(&held, &tree) {
+                drop((names, tree));
+                check.walk(&held)?;
+                walked = Some(held);
+                continue;
+            }
+            // Of what is still there `held` is the only reference from now on: so a removal can tell
+            // whether the tree is in use.
+            if let Some(walked) = walked.filter(|walked| walked.id != held.id) {
+                walked.keep_until(releases);
+            }
+            return Ok(Self { names, tree, check, held });
         }
-        self.verified.as_ref()
     }
 }
 
@@ -92,25 +95,23 @@ pub(crate) fn remove_tree<'a>(
     namespace: &'a Namespace,
     (parent, name): (NodeId, &[u8]),
     remains: Remains,
-    (caller, judge): (&Caller, Judge<'_>),
+    (caller, judge): (&'a Caller, Judge<'_>),
 ) -> Result<(NodeId, Option<HeldNode<'a>>)> {
     let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
     namespace.volume.check_writable()?;
     namespace.orphans.drain_below(&namespace.tree, &dir, name);
     let mut releases = namespace.references.release_later();
-    // Given back after the locks: that may be what deletes the tree.
-    let held: HeldNode<'_>;
-    let mut verified = VerifiedEntry::find(namespace, &dir, name, caller)?;
-    let tree = namespace.tree.exclusive_for_move();
-    let mut names = dir.dir().names.lock();
-    held = namespace.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    let check = TreeCheck::new(&namespace.ownership, caller, TreeUse::Change);
+    let found = LockedEntry::lock(namespace, (&dir, name), check, &mut releases)?;
+    // In this order, so that the reference goes last.
+    let LockedEntry { held, check, tree, mut names } = found;
     if !held.is_dir() {
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
     let above = dir.state().inode.clone();
     judge.delete(&above, &held.state().inode)?;
-    namespace.ownership.check_use(&held, &tree, (caller, TreeUse::Change), verified.of(&held))?;
+    check.check(&held, &tree)?;
     if remains == Remains::Nothing {
         take_away(namespace, &tree, &dir, &held, None, &mut releases)?;
         names.version += 1;

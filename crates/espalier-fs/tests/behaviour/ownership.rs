@@ -6,12 +6,12 @@ use espalier_fs::{
     Caller, FileKind, FsErrorKind, ModeChange, NewNode, NodeId, OwnerChange, RenameMode, SetAttr, XattrMode,
 };
 
-const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
-const USER: Caller = Caller { uid: 7, gid: 7, pid: 0, umask: 0 };
-const OTHER_GROUP: u32 = 9;
+pub(crate) const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+pub(crate) const USER: Caller = Caller { uid: 7, gid: 7, pid: 0, umask: 0 };
+pub(crate) const OTHER_GROUP: u32 = 9;
 
 /// Capabilities that count in the user namespaces of `uid`.
-fn capabilities_of(uid: u32) -> Vec<u8> {
+pub(crate) fn capabilities_of(uid: u32) -> Vec<u8> {
     let mut value = vec![0; 24];
     value[3] = 3;
     value[20..].copy_from_slice(&uid.to_le_bytes());
@@ -19,27 +19,27 @@ fn capabilities_of(uid: u32) -> Vec<u8> {
 }
 
 /// Entries keep these bits of their modes, and files get further ones.
-fn keep(bits: u32, add_files: u32) -> ModeChange {
+pub(crate) fn keep(bits: u32, add_files: u32) -> ModeChange {
     ModeChange { keep_directories: bits, add_directories: 0, keep_files: bits, add_files, add_executables: 0 }
 }
 
-fn set(mode: Option<u32>, uid: Option<u32>, gid: Option<u32>) -> SetAttr {
+pub(crate) fn set(mode: Option<u32>, uid: Option<u32>, gid: Option<u32>) -> SetAttr {
     SetAttr { mode, uid, gid, ..Default::default() }
 }
 
 /// /mine/{below/{file,second},alone} and /elsewhere/third, all of one user: `second` and `third`
 /// are further names of `file`.
-struct Trees {
-    bench: Bench,
-    mine: NodeId,
-    below: NodeId,
-    elsewhere: NodeId,
-    file: NodeId,
-    alone: NodeId,
+pub(crate) struct Trees {
+    pub(crate) bench: Bench,
+    pub(crate) mine: NodeId,
+    pub(crate) below: NodeId,
+    pub(crate) elsewhere: NodeId,
+    pub(crate) file: NodeId,
+    pub(crate) alone: NodeId,
 }
 
 impl Trees {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let bench = Bench::new(0);
         bench.fs.setattr(NodeId::ROOT, &set(Some(0o777), None, None)).expect("chmod");
         let dir =
@@ -58,18 +58,18 @@ impl Trees {
     }
 
     /// Clones a directory for the user; the clone's name is the number of entries in the root.
-    fn clone_of(&self, dir: NodeId) -> Result<NodeId, FsErrorKind> {
+    pub(crate) fn clone_of(&self, dir: NodeId) -> Result<NodeId, FsErrorKind> {
         let name = format!("clone-{}", self.bench.fs.getattr(NodeId::ROOT).expect("attributes").size);
         let cloned = self.bench.fs.clone_tree(dir, NodeId::ROOT, name.as_bytes(), &USER);
         cloned.map(|entry| entry.node).map_err(|error| error.kind())
     }
 
-    fn walks(&self) -> u64 {
+    pub(crate) fn walks(&self) -> u64 {
         self.bench.fs.statistics().ownership_walks
     }
 
     #[track_caller]
-    fn refused(&self, dir: NodeId) {
+    pub(crate) fn refused(&self, dir: NodeId) {
         self.bench.check(0);
         assert_eq!(self.clone_of(dir).map(|_| ()), Err(FsErrorKind::Permission));
         let change = keep(0o7777, 0);
@@ -80,7 +80,7 @@ impl Trees {
 
     /// What root does to the user's trees, after which `mine` is not all the user's own.
     #[track_caller]
-    fn refused_after(root_does: impl FnOnce(&Self)) {
+    pub(crate) fn refused_after(root_does: impl FnOnce(&Self)) {
         let trees = Self::new();
         trees.clone_of(trees.mine).expect("all of it is the user's own");
         root_does(&trees);
