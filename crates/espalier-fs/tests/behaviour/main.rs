@@ -13,6 +13,7 @@ mod listing;
 mod numbers;
 mod orphans;
 mod ownership;
+mod ownership_calls;
 mod ownership_walks;
 mod path_ranges;
 mod paths;
