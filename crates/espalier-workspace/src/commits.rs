@@ -9,7 +9,7 @@ use crate::trees::Trees;
 use crate::workspace::Workspace;
 use std::path::{Path, PathBuf};
 
-/// Commits that are looked for; there may be more.
+/// Commits that are told; there may be more.
 const LIMIT: usize = 100;
 
 /// The commits of one repository that would be gone with a workspace.
@@ -91,7 +91,9 @@ fn own_commits(place: &Path, original: &Path) -> Result<Vec<String>> {
     if original.join(".git").exists() || is_repository(original) {
         known = ask_git(original, &["rev-list", "--no-walk", "--ignore-missing", "--all"], "")?;
     }
-    let ours = list(place, &["--all", "--not", "--remotes"], known.lines())?;
+    // What the original has is left out of all of them: an older one may be the only lonely one.
+    let limit = known.is_empty().then_some(LIMIT);
+    let ours = list(place, &["--all", "--not", "--remotes"], known.lines(), limit)?;
     if ours.is_empty() || known.is_empty() {
         return Ok(ours);
     }
@@ -101,19 +103,26 @@ fn own_commits(place: &Path, original: &Path) -> Result<Vec<String>> {
     let there = ask_git(original, &["cat-file", "--batch-check"], &hashes)?;
     let is_missing = |line: &str| line.ends_with(" missing");
     let found = ours.into_iter().zip(there.lines()).filter(|(_, there)| is_missing(there));
-    Ok(found.map(|(commit, _)| commit).collect())
+    Ok(found.map(|(commit, _)| commit).take(LIMIT).collect())
 }
 
 /// What only the head of a linked worktree leads to: branches stay in the repository.
 fn linked_commits(place: &Path) -> Result<Vec<String>> {
     let heads = Linked::of(place).map(|linked| linked.other_heads()).unwrap_or_default();
-    list(place, &["--single-worktree", "--all", "--not", "--glob=*"], heads.iter().map(String::as_str))
+    let which = ["--single-worktree", "--all", "--not", "--glob=*"];
+    list(place, &which, heads.iter().map(String::as_str), Some(LIMIT))
 }
 
-/// Commits with their subjects, without those that `without` lead to.
-fn list<'a>(place: &Path, which: &[&str], without: impl Iterator<Item = &'a str>) -> Result<Vec<String>> {
-    let limit = format!("--max-count={LIMIT}");
-    let words = ["rev-list", "--ignore-missing", &limit, "--oneline", "--no-abbrev-commit"];
+/// Commits with their subjects, without those that `without` lead to, up to a limit.
+fn list<'a>(
+    place: &Path,
+    which: &[&str],
+    without: impl Iterator<Item = &'a str>,
+    limit: Option<usize>,
+) -> Result<Vec<String>> {
+    let limit = limit.map(|limit| format!("--max-count={limit}"));
+    let words = ["rev-list", "--ignore-missing", "--oneline", "--no-abbrev-commit"];
+    let words: Vec<&str> = words.into_iter().chain(limit.as_deref()).collect();
     let without: String = without.map(|hash| format!("^{hash}\n")).collect();
     let said = ask_git(place, &[&words[..], which, &["--not", "--stdin"]].concat(), &without)?;
     Ok(said.lines().map(str::to_owned).collect())

@@ -70,9 +70,13 @@ pub(crate) fn ask_git(dir: &Path, words: &[&str], input: &str) -> Result<String>
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(no_git(&error)))?;
     let stdin = child.stdin.take();
-    // Git says why it does not read on; input and output are too short to fill both pipes at once.
-    let written = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
-    let out = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    // Git answers before it has read everything.
+    let (written, out) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| stdin.map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes())));
+        let out = child.wait_with_output();
+        (writer.join().unwrap_or(Ok(())), out)
+    });
+    let out = out.map_err(|error| failed(error.to_string()))?;
     if !out.status.success() {
         // The lines that follow the first say how to have git trust the repository all the same.
         let said = String::from_utf8_lossy(&out.stderr);

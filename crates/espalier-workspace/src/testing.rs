@@ -3,6 +3,7 @@
 
 use crate::entry::{self, Trust};
 use crate::error::{AtPath, Error, Result};
+use crate::git_command::git_command;
 use crate::home::Home;
 use crate::pinned::Pinned;
 use crate::record::{Record, Top};
@@ -225,4 +226,21 @@ pub(crate) fn copy_with_identifier(from: &Path, to: &Path, id: &str) {
     create_dir(to).unwrap();
     Plain.clone_tree(from, to).unwrap();
     set_identifier(to, id).unwrap();
+}
+
+/// Carries out a shell's commands; git's are made by `t`.
+#[track_caller]
+pub(crate) fn sh(dir: &Path, commands: &str) -> String {
+    let mut shell = Command::new("sh");
+    // The environment of the test may be one that git would follow.
+    for (name, _) in git_command().get_envs() {
+        shell.env_remove(name);
+    }
+    for name in ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"] {
+        shell.env(name, "t");
+    }
+    shell.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+    let out = shell.args(["-euc", commands]).current_dir(dir).output().unwrap();
+    assert!(out.status.success(), "{commands}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
 }

@@ -1,31 +1,12 @@
 use crate::discard::Discard;
 use crate::error::Error;
-use crate::git_command::git_command;
 use crate::processes::Processes;
-use crate::testing::{Ground, Plain};
+use crate::testing::{Ground, Plain, sh};
 use crate::trees::Trees;
-use std::path::Path;
 use std::process::Command;
 
 /// Says what makes a program that git runs leave a trace.
 const RAN: &str = "RAN";
-
-/// Carries out a shell's commands; git's are made by `t`.
-#[track_caller]
-fn sh(dir: &Path, commands: &str) -> String {
-    let mut shell = Command::new("sh");
-    // The environment of the test may be one that git would follow.
-    for (name, _) in git_command().get_envs() {
-        shell.env_remove(name);
-    }
-    for name in ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"] {
-        shell.env(name, "t");
-    }
-    shell.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
-    let out = shell.args(["-euc", commands]).current_dir(dir).output().unwrap();
-    assert!(out.status.success(), "{commands}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).unwrap()
-}
 
 /// A workspace of what `commands` make of the empty directory `base`.
 fn workspace_of(commands: &str) -> Ground {
@@ -66,6 +47,21 @@ fn a_branch_is_found() {
     assert_eq!(lonely(&ground), ["lonely"]);
     sh(&ground.path("base"), "git fetch -q ../w x");
     assert!(lonely(&ground).is_empty(), "the original has it, although no branch there leads to it");
+}
+
+/// What the original has without a branch is known commit by commit; all of it is newer here.
+#[test]
+fn an_older_commit_behind_many_known_ones_is_found() {
+    let ground = workspace_of(REPOSITORY);
+    sh(
+        &ground.path("w"),
+        "git checkout -q -b old; GIT_COMMITTER_DATE='2001-01-01T00:00:00Z' git commit -q --allow-empty -m lonely; \
+         git checkout -q -; \
+         { for n in $(seq 2000); do printf 'commit refs/heads/many\\ncommitter t <t> %d +0000\\ndata 1\\nm\\n' \
+         $((1000000000 + n)); done; } | git fast-import --quiet",
+    );
+    sh(&ground.path("base"), "git fetch -q ../w many");
+    assert_eq!(lonely(&ground), ["lonely"]);
 }
 
 #[test]
