@@ -2,9 +2,10 @@
 //! place, where nothing may be.
 
 use crate::error::{AtPath, Error, Result};
-use crate::git::{self, GitNote};
+use crate::git::{self, GitNote, Prepared};
 use crate::git_warm::{self, Warmed};
 use crate::home::Home;
+use crate::linked::Registration;
 use crate::names::check_name;
 use crate::procfs::{Life, life_of};
 use crate::record::{Record, Top, now};
@@ -119,9 +120,20 @@ impl Create<'_> {
         source.clone_to(trees, &tree).map_err(|error| name_source(error, &tree, source))?;
         let mut git = match self.prepare_git {
             true => git::prepare(&tree, source.directory(), place, hook, warmed.index)?,
-            false => Vec::new(),
+            false => Prepared::default(),
         };
-        git.extend(warmed.note);
+        if let Err(error) = self.finish(trees, workspace, new, place) {
+            // The error that matters is the first; git forgets what leads nowhere.
+            let _ = git.registration.map(Registration::forget);
+            return Err(error);
+        }
+        git.notes.extend(warmed.note);
+        Ok(git.notes)
+    }
+
+    /// Makes a workspace of the clone that lies in `new`, and moves it to its place.
+    fn finish(&self, trees: &dyn Trees, workspace: &mut Workspace, new: &Path, place: &Path) -> Result<()> {
+        let tree = new.join("tree");
         trees.clone_tree(&tree, &new.join("base"))?;
         set_identifier(&tree, &workspace.record.id)?;
         if self.quota.is_some() {
@@ -136,8 +148,7 @@ impl Create<'_> {
         match renameat_with(CWD, &tree, CWD, place, RenameFlags::NOREPLACE) {
             Err(rustix::io::Errno::EXIST) => Err(Error::Exists(place.to_owned())),
             done => done.at(place),
-        }?;
-        Ok(git)
+        }
     }
 
     fn way(&self) -> Result<Way> {
@@ -174,6 +185,15 @@ impl Create<'_> {
         if place.symlink_metadata().is_ok() {
             return Err(Error::Exists(place));
         }
+        if place.starts_with(&original) {
+            return Err(Error::Unsuitable(format!(
+                "{} lies in {}, of which it would be a workspace: it would be part of its own original, and \
+                 its changes could not be applied; put it beside that: --at {}",
+                place.display(),
+                original.display(),
+                original.with_file_name(name).display()
+            )));
+        }
         let device = |of: &Path| of.metadata().at(of).map(|found| found.dev());
         if device(&parent)? != device(&original)? {
             return Err(Error::Unsuitable(format!(
@@ -208,3 +228,6 @@ fn new_identifier() -> Result<String> {
         false => Err(Error::io(Path::new("/dev/random"), rustix::io::Errno::AGAIN)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,8 @@
 
 use crate::commits::Lonely;
 use crate::error::{AtPath, Error, Result};
-use crate::linked::{self, Linked};
+use crate::git_exchange;
+use crate::linked::{Linked, Registration};
 use crate::processes::Processes;
 use crate::registry::NEW_PREFIX;
 use crate::trees::Trees;
@@ -21,15 +22,16 @@ pub struct Discard {
 }
 
 impl Discard {
-    /// Removes a workspace with all that is known of it.
+    /// Removes a workspace with all that is known of it. Processes are looked at once more when no
+    /// other command can be at work on it; `processes` are those that the caller knows of already.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`]; of
-    /// the system.
+    /// [`Error::InUse`]; as for [`Workspace::check_applied`]; of the system.
     pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
         let lock = workspace.lock(trees)?;
         if !self.force {
             workspace.check_unused(processes)?;
+            workspace.check_unused_now()?;
             workspace.check_applied(trees)?;
         }
         workspace.remove(trees, lock)
@@ -54,7 +56,7 @@ impl Workspace {
         }
         self.remove_data(trees, lock)?;
         // What stays of it is forgotten by the next `git worktree prune`, as after `rm -rf`.
-        let _ = registration.map(|registration| linked::forget(&registration));
+        let _ = registration.map(Registration::forget);
         Ok(())
     }
 
@@ -84,22 +86,33 @@ impl Workspace {
         }
     }
 
-    /// Refuses if it has changes that were not applied, or commits that are nowhere else.
+    /// Refuses if processes work in it at this time.
     ///
     /// # Errors
-    /// [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`]; as for
-    /// [`Workspace::differences`].
+    /// As for [`Workspace::check_unused`]; of the system.
+    pub(crate) fn check_unused_now(&self) -> Result<()> {
+        self.check_unused(&Processes::look(&self.place())?)
+    }
+
+    /// Refuses if it has changes that were not applied, commits that are nowhere else, or the
+    /// repository of linked worktrees that lie elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`], [`Error::Worktrees`]; as
+    /// for [`Workspace::differences`].
     pub fn check_applied(&self, trees: &dyn Trees) -> Result<()> {
         let name = self.record.name.clone();
         match self.differences(trees)?.len() {
             0 => {}
             changed => return Err(Error::Unapplied { name, changed }),
         }
-        match self.lonely_commits(trees)? {
-            None => Ok(()),
-            Some(Lonely { commits, place, original }) => {
-                Err(Error::Commits { name, commits, place, original })
-            }
+        if let Some(Lonely { commits, place, original }) = self.lonely_commits(trees)? {
+            return Err(Error::Commits { name, commits, place, original });
+        }
+        let worktrees = git_exchange::worktrees_elsewhere(&self.place())?;
+        match worktrees.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Worktrees { name, worktrees }),
         }
     }
 }

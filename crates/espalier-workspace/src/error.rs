@@ -87,6 +87,18 @@ pub enum Error {
         /// Why that cannot be told.
         why: String,
     },
+    /// Linked worktrees of git that lie elsewhere have their repository in the workspace.
+    #[error(
+        "workspace '{name}' has the repository of linked worktrees that lie elsewhere: {}; remove them \
+         (git worktree remove), or --force goes on",
+        .worktrees.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    Worktrees {
+        /// The workspace.
+        name: String,
+        /// They.
+        worktrees: Vec<PathBuf>,
+    },
     /// A crash has interrupted a promotion, and it cannot be completed.
     #[error(
         "workspace '{name}': a crash interrupted its promotion, and since then {} or {} was moved or \

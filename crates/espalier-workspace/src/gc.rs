@@ -153,10 +153,7 @@ fn collect_due(
     let Some(reason) = due(trees, workspace)? else { return Ok(None) };
     let (name, path) = (workspace.record.name.clone(), workspace.place());
     // A process may have come since `processes` were looked at.
-    let unused = workspace
-        .check_unused(processes)
-        .and_then(|()| Processes::look(&path))
-        .and_then(|now| workspace.check_unused(&now));
+    let unused = workspace.check_unused(processes).and_then(|()| workspace.check_unused_now());
     let kept = match unused {
         Err(error @ Error::InUse { .. }) => Some(error.to_string()),
         looked => {
@@ -198,7 +195,12 @@ fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
         return Ok(reason);
     }
     match workspace.check_applied(trees) {
-        Err(Error::Unapplied { .. } | Error::Commits { .. } | Error::MayHaveCommits { .. }) => Ok(None),
+        Err(
+            Error::Unapplied { .. }
+            | Error::Commits { .. }
+            | Error::MayHaveCommits { .. }
+            | Error::Worktrees { .. },
+        ) => Ok(None),
         done => done.map(|()| reason),
     }
 }

@@ -11,15 +11,21 @@
 //!
 //! An index is read defensively: what is not as expected is left alone.
 
-use crate::error::{AtPath, Result};
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use crate::error::{AtPath, Error, Result};
+use crate::git_files::GitDir;
+use rustix::fs::{Mode, OFlags, XattrFlags, fgetxattr, fsetxattr};
 use sha1::digest::generic_array::GenericArray;
 use sha1::{Digest, Sha1};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+
+/// The name of an index in git's directory, and of what locks it.
+const INDEX: &str = "index";
+const LOCK: &str = "index.lock";
 
 const HEADER_BYTES: usize = 12;
 const HASH_BYTES: usize = 20;
@@ -60,13 +66,9 @@ pub(crate) struct IndexEnd {
 }
 
 impl IndexEnd {
-    /// Reads the end of an index, and all of the index if where that begins is not known yet;
-    /// `None` if it is not as expected.
-    pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
-        Self::read_from(&File::open(path).at(path)?, path)
-    }
-
-    fn read_from(file: &File, path: &Path) -> Result<Option<Self>> {
+    /// Reads the end of the index in an open file at `path`, and all of the index if where that
+    /// begins is not known yet; `None` if it is not as expected.
+    pub(crate) fn read_from(file: &File, path: &Path) -> Result<Option<Self>> {
         let found = file.metadata().at(path)?;
         let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
         let modified = (found.mtime(), found.mtime_nsec());
@@ -219,61 +221,67 @@ fn known_entries(file: &File, modified: (i64, i64)) -> Option<(usize, [u32; 5])>
     Some((usize::try_from(number(16)?).ok()?, state))
 }
 
-/// Makes the index in `file`, of a work tree that was cloned from `from`, good for one at `to`:
-/// only the place in the cache of untracked files changes, and the sums. `known` may be the end of
-/// the index that it is a clone of. True if something was changed.
-pub(crate) fn relocate(file: &Path, from: &Path, to: &Path, known: Option<IndexEnd>) -> Result<bool> {
-    let opened = File::options().read(true).write(true).open(file).at(file)?;
-    let end = match known.filter(|known| known.is_of(&opened)) {
-        None => IndexEnd::read_from(&opened, file)?,
+/// Makes the index in the open file at `path`, of a work tree that was cloned from `from`, good for
+/// one at `to`: only the place in the cache of untracked files changes, and the sums. `known` may be
+/// the end of the index that it is a clone of. True if something was changed.
+pub(crate) fn relocate(
+    opened: &File,
+    path: &Path,
+    (from, to): (&Path, &Path),
+    known: Option<IndexEnd>,
+) -> Result<bool> {
+    let end = match known.filter(|known| known.is_of(opened)) {
+        None => IndexEnd::read_from(opened, path)?,
         known => known,
     };
     let Some(end) = end else { return Ok(false) };
     let Some(new) = end.relocated(from, to) else { return Ok(false) };
-    write_end(&opened, &end, &new).at(file)?;
+    write_end(opened, &end, &new).at(path)?;
     Ok(true)
 }
 
-/// Gives the index of the work tree `original` room for other places, as git would write it:
-/// under its lock, as a new file. False if it is not the caller's to write, or git is at work.
-pub(crate) fn make_room(index: &Path, original: &Path) -> Result<bool> {
-    let lock = index.with_file_name("index.lock");
-    let file = File::open(index).at(index)?;
-    let found = file.metadata().at(index)?;
+/// Gives the index in `git`, of the work tree `original`, room for other places, as git would write
+/// it: under its lock, as a new file. False if it is not the caller's to write, or git is at work.
+pub(crate) fn make_room(git: &GitDir, original: &Path) -> Result<bool> {
+    let Some(file) = git.file(OsStr::new(INDEX), OFlags::RDONLY)? else { return Ok(false) };
+    let path = git.path().join(INDEX);
+    let found = file.metadata().at(&path)?;
     if found.uid() != rustix::process::geteuid().as_raw() {
         return Ok(false);
     }
-    let mut options = File::options();
-    let new = match options.read(true).write(true).create_new(true).mode(found.mode()).open(&lock) {
-        Err(error)
+    let new = match git.make_file(OsStr::new(LOCK), Mode::from_raw_mode(found.mode() & 0o777)) {
+        Err(Error::Io { source, .. })
             if matches!(
-                error.kind(),
+                source.kind(),
                 ErrorKind::AlreadyExists | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
             ) =>
         {
             return Ok(false);
         }
-        opened => opened.at(&lock)?,
+        made => made?,
     };
-    let made = write_with_room(index, original, &new, &lock);
+    let made = write_with_room(git, original, &new);
     if !matches!(made, Ok(true)) {
-        std::fs::remove_file(&lock).at(&lock)?;
+        git.remove(OsStr::new(LOCK))?;
     }
     made
 }
 
 /// What [`make_room`] does under the lock.
-fn write_with_room(index: &Path, original: &Path, new: &File, lock: &Path) -> Result<bool> {
+fn write_with_room(git: &GitDir, original: &Path, new: &File) -> Result<bool> {
+    let (index, lock) = (git.path().join(INDEX), git.path().join(LOCK));
     // Git may have written another one before it was locked.
-    let file = File::open(index).at(index)?;
-    let Some(end) = IndexEnd::read_from(&file, index)?.filter(IndexEnd::lacks_room) else { return Ok(false) };
+    let Some(file) = git.file(OsStr::new(INDEX), OFlags::RDONLY)? else { return Ok(false) };
+    let Some(end) = IndexEnd::read_from(&file, &index)?.filter(IndexEnd::lacks_room) else {
+        return Ok(false);
+    };
     let Some(bytes) = end.relocated(original, original) else { return Ok(false) };
-    std::io::copy(&mut &file, &mut &*new).at(lock)?;
-    new.set_permissions(file.metadata().at(index)?.permissions()).at(lock)?;
-    new.set_modified(file.metadata().and_then(|of| of.modified()).at(index)?).at(lock)?;
-    write_end(new, &end, &bytes).at(lock)?;
+    std::io::copy(&mut &file, &mut &*new).at(&lock)?;
+    new.set_permissions(file.metadata().at(&index)?.permissions()).at(&lock)?;
+    new.set_modified(file.metadata().and_then(|of| of.modified()).at(&index)?).at(&lock)?;
+    write_end(new, &end, &bytes).at(&lock)?;
     end.keep(new);
-    std::fs::rename(lock, index).at(index)?;
+    git.rename(OsStr::new(LOCK), OsStr::new(INDEX))?;
     Ok(true)
 }
 

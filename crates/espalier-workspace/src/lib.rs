@@ -21,6 +21,8 @@ mod file_names;
 mod gc;
 mod git;
 mod git_command;
+mod git_exchange;
+mod git_files;
 mod git_index;
 mod git_warm;
 mod home;

@@ -1,6 +1,7 @@
 //! A workspace becomes the original, and what was the original is kept as the workspace.
 
 use crate::error::{AtPath, Error, Result};
+use crate::git_exchange;
 use crate::processes::Processes;
 use crate::record::Top;
 use crate::trees::Trees;
@@ -11,7 +12,8 @@ use std::path::Path;
 
 impl Workspace {
     /// Exchanges it and its original, in one step. Afterwards the workspace, under its name and at
-    /// its place, holds what was the original; so the same again takes it back.
+    /// its place, holds what was the original; so the same again takes it back. Linked worktrees of
+    /// git stay with the repository that they belong to.
     ///
     /// # Errors
     /// [`Error::InUse`] unless `force`; [`Error::Unsuitable`] if the original is not there; of the
@@ -80,6 +82,8 @@ impl Workspace {
             self.record.note_original(&original)?;
             let owner = Top::of(&place)?.owner;
             self.record.top = other.map(|number| Top { number, owner });
+            // What cannot be written is left to `git worktree repair`.
+            let _ = git_exchange::relink(&place, &original);
         } else if at_place == other || !self.is_at_its_place() {
             return Ok(false);
         }

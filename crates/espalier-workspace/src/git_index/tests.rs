@@ -33,6 +33,20 @@ fn repository(dir: &Path, version: &str) {
     git(dir, &["status"]);
 }
 
+fn read(file: &Path) -> Result<Option<IndexEnd>> {
+    IndexEnd::read_from(&File::open(file).unwrap(), file)
+}
+
+fn relocated(file: &Path, way: (&Path, &Path), known: Option<IndexEnd>) -> Result<bool> {
+    let opened = File::options().read(true).write(true).open(file).unwrap();
+    relocate(&opened, file, way, known)
+}
+
+fn with_room(tree: &Path) -> Result<bool> {
+    let git = GitDir::tree(tree).unwrap().unwrap().below(Path::new(".git")).unwrap().unwrap();
+    make_room(&git, tree)
+}
+
 #[test]
 fn a_moved_index_is_as_git_writes_it() {
     for version in ["2", "3", "4"] {
@@ -43,10 +57,10 @@ fn a_moved_index_is_as_git_writes_it() {
         let before = std::fs::read(&file).unwrap();
         let (offset, extensions) = parse(&before).unwrap();
         assert!(extensions.iter().any(|(signature, _)| *signature == UNTRACKED), "{version}");
-        let known = IndexEnd::read(&file).unwrap();
+        let known = read(&file).unwrap();
         assert!(known.as_ref().unwrap().lacks_room());
-        assert!(relocate(&file, &old, &new, known).unwrap());
-        assert!(!relocate(&file, &old, &new, None).unwrap(), "it is no longer at the old place");
+        assert!(relocated(&file, (&old, &new), known).unwrap());
+        assert!(!relocated(&file, (&old, &new), None).unwrap(), "it is no longer at the old place");
         let after = std::fs::read(&file).unwrap();
         assert_eq!(after[..offset], before[..offset]);
         std::fs::rename(&old, &new).unwrap();
@@ -58,9 +72,9 @@ fn a_moved_index_is_as_git_writes_it() {
         // Back, and there again: the same bytes.
         let file = new.join(".git/index");
         std::fs::write(&file, &after).unwrap();
-        assert!(relocate(&file, &new, &old, None).unwrap());
+        assert!(relocated(&file, (&new, &old), None).unwrap());
         assert_ne!(std::fs::read(&file).unwrap(), after, "{version}");
-        assert!(relocate(&file, &old, &new, None).unwrap());
+        assert!(relocated(&file, (&old, &new), None).unwrap());
         assert_eq!(std::fs::read(&file).unwrap(), after, "{version}");
     }
 }
@@ -72,8 +86,8 @@ fn with_room_for_it_another_place_changes_few_bytes() {
     repository(&old, "2");
     let file = old.join(".git/index");
     let modified = file.metadata().unwrap().modified().unwrap();
-    assert!(make_room(&file, &old).unwrap());
-    assert!(!make_room(&file, &old).unwrap(), "there is room already");
+    assert!(with_room(&old).unwrap());
+    assert!(!with_room(&old).unwrap(), "there is room already");
     assert_eq!(file.metadata().unwrap().modified().unwrap(), modified);
     let before = std::fs::read(&file).unwrap();
     // Git leaves the room when it writes an index.
@@ -81,9 +95,9 @@ fn with_room_for_it_another_place_changes_few_bytes() {
     git(&old, &["add", "later"]);
     git(&old, &["fsck", "--strict"]);
     git(&old, &["status"]);
-    assert!(!IndexEnd::read(&file).unwrap().unwrap().lacks_room());
+    assert!(!read(&file).unwrap().unwrap().lacks_room());
     std::fs::write(&file, &before).unwrap();
-    assert!(relocate(&file, &old, &new, None).unwrap());
+    assert!(relocated(&file, (&old, &new), None).unwrap());
     let after = std::fs::read(&file).unwrap();
     assert_eq!(after.len(), before.len());
     let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
@@ -97,12 +111,12 @@ fn a_locked_index_is_left_alone() {
     repository(&old, "2");
     let (file, lock) = (old.join(".git/index"), old.join(".git/index.lock"));
     std::fs::write(&lock, "git is at work").unwrap();
-    assert!(!make_room(&file, &old).unwrap());
+    assert!(!with_room(&old).unwrap());
     assert_eq!(std::fs::read(&lock).unwrap(), b"git is at work");
     std::fs::remove_file(&lock).unwrap();
     // What is not understood stays, and the lock does not.
     std::fs::write(&file, "no index").unwrap();
-    assert!(!make_room(&file, &old).unwrap());
+    assert!(!with_room(&old).unwrap());
     assert!(!lock.exists());
 }
 
@@ -112,10 +126,10 @@ fn what_is_known_of_another_index_is_not_used() {
     let (old, new) = (above.path().join("old"), above.path().join("new"));
     repository(&old, "2");
     let file = old.join(".git/index");
-    let known = IndexEnd::read(&file).unwrap();
+    let known = read(&file).unwrap();
     std::fs::write(old.join("later"), "").unwrap();
     git(&old, &["add", "later"]);
-    assert!(relocate(&file, &old, &new, known).unwrap());
+    assert!(relocated(&file, (&old, &new), known).unwrap());
     std::fs::rename(&old, &new).unwrap();
     git(&new, &["fsck", "--strict"]);
     assert!(git(&new, &["status", "--short"]).contains("A  later"));
@@ -176,14 +190,14 @@ fn what_is_kept_of_an_index_is_good_for_no_other() {
     let old = above.path().join("old");
     repository(&old, "2");
     let file = old.join(".git/index");
-    let offset = IndexEnd::read(&file).unwrap().unwrap().offset;
+    let offset = read(&file).unwrap().unwrap().offset;
     let opened = File::open(&file).unwrap();
     let modified = |file: &File| file.metadata().map(|found| (found.mtime(), found.mtime_nsec())).unwrap();
     let kept = fgetxattr(&opened, ENTRIES_XATTR, &mut [0u8; 64][..]);
     assert!(kept.is_ok(), "{}: the file system of the build keeps no attributes: {kept:?}", file.display());
     assert_eq!(known_entries(&opened, modified(&opened)).map(|known| known.0), Some(offset));
     // Read again, with what is kept.
-    let again = IndexEnd::read(&file).unwrap().unwrap();
+    let again = read(&file).unwrap().unwrap();
     assert_eq!(again.relocated(&old, Path::new("/new")), {
         IndexEnd::of(&std::fs::read(&file).unwrap(), (0, 0)).unwrap().relocated(&old, Path::new("/new"))
     });
@@ -194,5 +208,5 @@ fn what_is_kept_of_an_index_is_good_for_no_other() {
     git(&old, &["add", "new"]);
     let opened = File::open(&file).unwrap();
     assert_eq!(known_entries(&opened, modified(&opened)), None);
-    assert_ne!(IndexEnd::read(&file).unwrap().unwrap().offset, offset);
+    assert_ne!(read(&file).unwrap().unwrap().offset, offset);
 }

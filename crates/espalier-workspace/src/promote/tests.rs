@@ -1,8 +1,10 @@
+use crate::discard::Discard;
 use crate::error::Error;
 use crate::gc::Collect;
 use crate::processes::Processes;
 use crate::registry::Registry;
-use crate::testing::{Ground, Plain, write_record};
+use crate::testing::{Ground, Plain, sh, write_record};
+use crate::trees::Trees;
 use crate::workspace::{Workspace, attribute, identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::{create_dir, rename};
@@ -138,4 +140,74 @@ fn a_link_to_the_original_is_not_exchanged() {
     let refused = found(&ground).unwrap().promote(&Plain, &Processes::default(), false);
     assert!(matches!(refused, Err(Error::Unsuitable(_))), "{refused:?}");
     assert!(ground.path("base").is_symlink() && !ground.record().promoting);
+}
+
+const REPOSITORY: &str = "git init -q; echo 1 >f; git add .; git commit -qm first";
+
+/// Branch and first line of the log of a work tree, and the repository that it belongs to.
+fn told(ground: &Ground, tree: &str) -> String {
+    sh(
+        &ground.path(tree),
+        "git fsck --strict 2>&1; git status --short; git log --oneline --format=%D/%s -1; \
+         cd $(git rev-parse --git-common-dir); pwd",
+    )
+}
+
+/// With its branch, and a commit that only its repository has, each stays a worktree of that.
+#[test]
+fn linked_worktrees_stay_with_their_repository() {
+    let ground = Ground::new();
+    sh(&ground.path("base"), REPOSITORY);
+    for copy in [ground.path("w"), ground.workspace.base()] {
+        Plain.clone_tree(&ground.path("base"), &copy).unwrap();
+        sh(&copy, "rm -f w");
+    }
+    let add = "git worktree add -q -b $1 $2; cd $2; git commit -q --allow-empty -m $1";
+    for (tree, branch, place) in
+        [("base", "outer", "../outer"), ("base", "inner", "trees/inner"), ("w", "own", "../own")]
+    {
+        sh(&ground.path(tree), &format!("set {branch} {place}; {add}"));
+    }
+    let of = |repository: &str, branch: &str| {
+        format!("HEAD -> {branch}/{branch}\n{}\n", ground.path(repository).join(".git").display())
+    };
+    for (original, place) in [("w", "base"), ("base", "w")] {
+        found(&ground).unwrap().promote(&Plain, &Processes::default(), false).unwrap();
+        // What was the original is at the place of the workspace after the first time.
+        let (first, second) = if original == "w" { ("w", "base") } else { ("base", "w") };
+        assert_eq!(told(&ground, "outer"), of(first, "outer"), "{place}");
+        assert_eq!(told(&ground, &format!("{first}/trees/inner")), of(first, "inner"), "{place}");
+        assert_eq!(told(&ground, "own"), of(second, "own"), "{place}");
+        let pruned = sh(&ground.path(first), "git worktree prune -v; git worktree list | wc -l");
+        assert_eq!(pruned, "3\n");
+    }
+    // They would be cut off.
+    sh(&ground.path("base"), "git fetch -q ../w own:own");
+    let refused = Discard::default().run(&Plain, &mut found(&ground).unwrap(), &Processes::default());
+    let refused = refused.unwrap_err();
+    let Error::Worktrees { worktrees, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(*worktrees, [ground.path("own")]);
+    sh(&ground.path("own"), "git worktree remove .");
+    Discard::default().run(&Plain, &mut found(&ground).unwrap(), &Processes::default()).unwrap();
+}
+
+#[test]
+fn a_linked_worktree_is_registered_where_it_is() {
+    let ground = Ground::new();
+    sh(
+        &ground.top,
+        &format!(
+            "git init -q repository; cd repository; {REPOSITORY}; for t in base w; do \
+             git worktree add -q --detach ../linked-$t; mv ../linked-$t/.git ../linked-$t/f ../$t; \
+             (cd ../$t; git worktree repair; git commit -q --allow-empty -m $t); done"
+        ),
+    );
+    for (at_base, at_w) in [("w", "base"), ("base", "w")] {
+        found(&ground).unwrap().promote(&Plain, &Processes::default(), false).unwrap();
+        for (tree, subject) in [("base", at_base), ("w", at_w)] {
+            let registered =
+                sh(&ground.path(tree), "git log --format=%s -1; cat $(git rev-parse --git-dir)/gitdir");
+            assert_eq!(registered, format!("{subject}\n{}\n", ground.path(tree).join(".git").display()));
+        }
+    }
 }
