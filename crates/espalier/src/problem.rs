@@ -19,6 +19,10 @@ pub(crate) enum Exit {
     NotChecked,
     /// ls: a path of the command line cannot be listed.
     NotListed,
+    /// A program that was to be run cannot be.
+    ProgramNotRun,
+    /// A program that was to be run is not there.
+    ProgramNotFound,
 }
 
 impl Exit {
@@ -30,6 +34,9 @@ impl Exit {
             Self::Usage | Self::NotListed => 2,
             Self::Damaged => 4,
             Self::NotChecked => 8,
+            // As of shells and env(1).
+            Self::ProgramNotRun => 126,
+            Self::ProgramNotFound => 127,
         }
     }
 }

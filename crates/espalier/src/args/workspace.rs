@@ -20,7 +20,8 @@ A workspace is a clone of a directory with all that is known of it. It is named 
 working directory (or DIR of --in), or by any path in it. No command needs root. What is known of workspaces lies in \
 .espalier-UID, in the topmost directory of the mount that the user may write.
 
-Exit status: 0 done, 1 not done (conflicts, in use, ...), 2 wrong usage.")]
+Exit status: 0 done, 1 not done (conflicts, in use, ...), 2 wrong usage; of exec and create -- CMD that of the \
+program.")]
 pub(crate) struct Workspace {
     #[command(subcommand)]
     pub(crate) what: WorkspaceCommand,
@@ -69,7 +70,7 @@ pub(crate) enum WorkspaceCommand {
   espalier ws create big --from /pool/base --quota 20G           what is written there may take 20 GiB
   espalier ws create run --from /pool/base --ttl 7d -- make test runs make in it; gc removes it in the end
 
-Nothing may be at the place; what is there is never merged with. Of a git work tree also git's files are prepared, and \
+Nothing may be at the place; what is there is never merged with. The place does not lie in the original. Of a git work tree also git's files are prepared, and \
 standard error says what was done, once for all of --count. So the first git status reads no file and looks only at \
 what changed:
   in the workspace's .git/config: core.checkStat=minimal (in its submodules, too); core.fsmonitor (this program's \
@@ -213,7 +214,8 @@ pub(crate) struct WorkspaceApply {
   cd /pool/fix-1/sub && espalier ws exec . -- pytest      runs in /pool/base/sub, which is the workspace's
 
 The program runs in a mount namespace of its own, for users other than root in a user namespace. So absolute paths \
-that tools have stored (virtual environments, CMake) are right. Its exit status is that of this command.")]
+that tools have stored (virtual environments, CMake) are right. Its exit status is that of this command: 127 if it is \
+not there, 126 if it cannot be run.")]
 pub(crate) struct WorkspaceExec {
     /// The workspace: its name, or a path in it
     pub(crate) name: OsString,

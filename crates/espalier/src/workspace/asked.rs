@@ -1,8 +1,11 @@
 //! What the commands have in common: where they look for workspaces, and how they show paths.
 
+use crate::problem::Exit;
+use crate::ui::complain;
 use anyhow::{Context, Result};
 use espalier_workspace::{Mounted, Processes, Registry, Workspace};
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What every command is given.
@@ -33,6 +36,15 @@ pub(super) const TREES: Mounted = Mounted;
 /// Uses of the mount that a workspace lies on.
 pub(super) fn processes_around(workspace: &Workspace) -> Result<Processes> {
     Processes::look(&workspace.place()).context("processes cannot be looked at")
+}
+
+/// Says that a program could not be run in a workspace, with the status that shells have for it.
+pub(super) fn not_run(program: &OsStr, error: &std::io::Error) -> Exit {
+    complain!("espalier workspace: {} cannot be run: {error}", program.to_string_lossy());
+    match error.kind() {
+        ErrorKind::NotFound => Exit::ProgramNotFound,
+        _ => Exit::ProgramNotRun,
+    }
 }
 
 /// A path as JSON has it.

@@ -1,10 +1,10 @@
 //! `espalier workspace create`.
 
-use super::asked::{Asked, TREES, shown};
+use super::asked::{Asked, TREES, not_run, shown};
 use crate::args::WorkspaceCreate;
 use crate::problem::Exit;
 use crate::ui::say;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use espalier_workspace::{Create, Created, GitNote};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -36,7 +36,16 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
             process,
         };
         let begun = std::time::Instant::now();
-        let created = create.run(&TREES)?;
+        let created = match create.run(&TREES) {
+            Err(error) => {
+                // Those that were made stay; programs have to know of them.
+                if asked.json && !all.is_empty() {
+                    say!("{}", json!({ "created": all }));
+                }
+                return Err(error.into());
+            }
+            created => created?,
+        };
         all.push(describe(&created, begun.elapsed().as_micros() as u64));
         if !asked.json {
             tell(&created, &mut said);
@@ -47,7 +56,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
             }
             let place = created.workspace.place();
             let error = Command::new(program).args(arguments).current_dir(&place).exec();
-            return Err(error).with_context(|| format!("{} cannot be run", program.to_string_lossy()));
+            return Ok(not_run(program, &error));
         }
     }
     if asked.json {

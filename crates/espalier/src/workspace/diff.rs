@@ -5,7 +5,7 @@ use crate::args::WorkspaceDiff;
 use crate::problem::Exit;
 use crate::ui::{self, say};
 use anyhow::{Context, Result};
-use espalier_workspace::{Changed, Difference, patch, statistics};
+use espalier_workspace::{Changed, Difference, Workspace, patch, statistics};
 use serde_json::{Value, json};
 
 pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceDiff) -> Result<Exit> {
@@ -21,7 +21,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceDiff) -> Result<Exit> {
             statistics(&TREES, &mut workspace, &differences)?
         };
         if asked.json {
-            say!("{}", json!({"name": workspace.record().name, "text": String::from_utf8_lossy(&text)}));
+            say!("{}", describe_text(&workspace, &text));
             return Ok(Exit::Success);
         }
         return ui::print_bytes(&text).context("standard output cannot be written").map(|()| Exit::Success);
@@ -44,6 +44,31 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceDiff) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// JSON has text in UTF-8 alone; a patch is what files are, and is not changed on the way.
+fn describe_text(workspace: &Workspace, text: &[u8]) -> Value {
+    let name = &workspace.record().name;
+    match std::str::from_utf8(text) {
+        Ok(text) => json!({"name": name, "text": text}),
+        Err(_) => json!({"name": name, "text": null, "base64": base64(text)}),
+    }
+}
+
+/// The encoding of RFC 4648, section 4.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let value = (bits >> (18 - 6 * digit)) as usize & 63;
+            // A group of n bytes has n + 1 digits.
+            out.push(if digit <= group.len() { char::from(DIGITS[value]) } else { '=' });
+        }
+    }
+    out
+}
+
 fn describe(difference: &Difference) -> Value {
     let (change, from) = match &difference.change {
         Changed::Added => ("added", None),
@@ -52,4 +77,20 @@ fn describe(difference: &Difference) -> Value {
         Changed::Renamed { from } => ("renamed", Some(shown(from))),
     };
     json!({"path": shown(&difference.path), "change": change, "kind": difference.kind.word(), "from": from})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    /// Those of RFC 4648, section 10.
+    #[test]
+    fn bytes_are_encoded_as_everywhere() {
+        for (bytes, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xef, 0xff, 0xff]), "++///w==");
+    }
 }

@@ -1,6 +1,6 @@
 //! `espalier workspace checkpoint`, `log`, `undo`, `promote`, `exec`, `discard` and `gc`.
 
-use super::asked::{Asked, TREES, processes_around, shown};
+use super::asked::{Asked, TREES, not_run, processes_around, shown};
 use crate::args::{
     WorkspaceCheckpoint, WorkspaceDiscard, WorkspaceExec, WorkspaceForce, WorkspaceGc, WorkspaceName,
     WorkspaceUndo,
@@ -8,7 +8,7 @@ use crate::args::{
 use crate::problem::Exit;
 use crate::ui::{complain, say};
 use crate::units::date;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use espalier_workspace::{Checkpoint, Collect, Collected, Discard, Processes, Workspace, enter};
 use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
@@ -75,15 +75,13 @@ pub(super) fn exec(asked: &Asked<'_>, args: &WorkspaceExec) -> Result<Exit> {
     let dir = enter(&asked.find(&args.name)?)?;
     let [program, arguments @ ..] = &args.command[..] else { return Ok(Exit::Usage) };
     let error = Command::new(program).args(arguments).current_dir(&dir).env("PWD", &dir).exec();
-    Err(error).with_context(|| format!("{} cannot be run", program.to_string_lossy()))
+    Ok(not_run(program, &error))
 }
 
 pub(super) fn discard(asked: &Asked<'_>, args: &WorkspaceDiscard) -> Result<Exit> {
-    let (mut processes, mut left, mut gone) = (None, Vec::new(), Vec::new());
+    let (mut left, mut gone) = (Vec::new(), Vec::new());
     for name in &args.names {
-        let done =
-            asked.find_itself(name).and_then(|workspace| discard_one(workspace, args.force, &mut processes));
-        match done {
+        match asked.find_itself(name).and_then(|workspace| discard_one(workspace, args.force)) {
             Ok(place) => gone.push(place),
             Err(error) => left.push((name, format!("{error:#}"))),
         }
@@ -97,14 +95,11 @@ pub(super) fn discard(asked: &Asked<'_>, args: &WorkspaceDiscard) -> Result<Exit
     Ok(if left.is_empty() { Exit::Success } else { Exit::Failure })
 }
 
-fn discard_one(mut workspace: Workspace, force: bool, known: &mut Option<Processes>) -> Result<String> {
-    let processes = match known {
-        Some(processes) => processes,
-        None if force => &mut Processes::default(),
-        None => known.insert(processes_around(&workspace)?),
-    };
+fn discard_one(mut workspace: Workspace, force: bool) -> Result<String> {
     let place = shown(&workspace.place());
-    Discard { force }.run(&TREES, &mut workspace, processes)?;
+    // Processes are looked at for each one: names may lead to several mounts, and what was seen
+    // before the first one went says little about the last.
+    Discard { force }.run(&TREES, &mut workspace, &Processes::default())?;
     Ok(place)
 }
 
