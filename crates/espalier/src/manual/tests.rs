@@ -159,6 +159,7 @@ const SECTIONS: [Sections; 3] = [
             ("changed paths that were not applied", ""),
             ("lonely(", "commits that are nowhere else"),
             ("may have commits that are nowhere else", ""),
+            ("has the repository of linked worktrees that lie elsewhere", ""),
             ("a crash interrupted its promotion", ""),
             ("/proc is not mounted", ""),
             ("something is mounted on", ""),
