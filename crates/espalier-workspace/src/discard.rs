@@ -98,8 +98,8 @@ impl Workspace {
     /// repository of linked worktrees that lie elsewhere.
     ///
     /// # Errors
-    /// [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`], [`Error::Worktrees`]; as
-    /// for [`Workspace::differences`].
+    /// [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`], [`Error::Worktrees`];
+    /// as for [`Workspace::differences`].
     pub fn check_applied(&self, trees: &dyn Trees) -> Result<()> {
         let name = self.record.name.clone();
         match self.differences(trees)?.len() {

@@ -222,8 +222,8 @@ fn known_entries(file: &File, modified: (i64, i64)) -> Option<(usize, [u32; 5])>
 }
 
 /// Makes the index in the open file at `path`, of a work tree that was cloned from `from`, good for
-/// one at `to`: only the place in the cache of untracked files changes, and the sums. `known` may be
-/// the end of the index that it is a clone of. True if something was changed.
+/// one at `to`: only the place in the cache of untracked files changes, and the sums. `known` may
+/// be the end of the index that it is a clone of. True if something was changed.
 pub(crate) fn relocate(
     opened: &File,
     path: &Path,

@@ -70,7 +70,7 @@ fn a_users_linked_worktree_shows_nothing_of_root() {
     let secret = secret(&pool);
     pool.sh(&format!("{REPOSITORY}; git worktree add -q ../tree -b other"));
     let registration = pool.path("base/.git/worktrees/tree");
-    // One that is honest: all that is made belongs to the user, who commits with it.
+    // One that is honest: all that is made belongs to the user, for more commits.
     as_root(&pool, "create w --from tree").ok();
     assert_eq!(pool.path("base/.git/worktrees/w/HEAD").metadata().unwrap().uid(), USER);
     pool.sh("cd w; echo two > a; git commit -qam 2; git checkout -q other --ignore-other-worktrees");
@@ -203,7 +203,7 @@ fn programs_that_cannot_be_run_have_the_status_of_shells() {
     as_both(|pool| {
         pool.sh("mkdir base; echo x > base/f");
         pool.ws("create w --from base").ok();
-        // As execvp(3), this says "not permitted" if PATH has a directory that the user may not look in.
+        // As of execvp(3), a directory in PATH that the user may not search counts first.
         let run = |words: &str| -> Ran {
             let mut command = pool.program(env!("CARGO_BIN_EXE_espalier"));
             command.env("PATH", "/usr/bin:/bin").arg("ws").args(words.split(' ')).output().unwrap().into()

@@ -21,7 +21,7 @@ fn create<'a>(name: &'a str, from: &'a Path, place: Option<&'a Path>) -> Create<
     }
 }
 
-/// Makes `x` of a directory, but for the choice of a home, which lies as high as the user may write.
+/// Makes `x` of a directory, but chooses no home, which lies as high as the user may write.
 fn make(ground: &Ground, from: &str, trees: &dyn Trees) -> Result<Workspace> {
     let (from, place) = (ground.path(from), ground.path("x"));
     let mut workspace = ground.workspace.clone();
