@@ -642,6 +642,18 @@ impl Node {
         }
     }
 
+    /// Refuses a directory that was removed while it was empty. Its place is that of another
+    /// directory by now, or may become so.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`].
+    pub(crate) fn check_has_place(&self) -> Result<()> {
+        match self.is_dir() && self.state().orphan == Orphan::Empty {
+            true => fail(FsErrorKind::NotFound, "the directory was removed"),
+            false => Ok(()),
+        }
+    }
+
     /// True if `other` is this node or lies below it.
     pub(crate) fn contains(&self, other: &Arc<Node>) -> bool {
         let mut at = Some(other.clone());

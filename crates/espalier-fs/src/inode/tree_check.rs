@@ -134,9 +134,10 @@ impl<'a> TreeCheck<'a> {
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`], with the first path that is not the caller's to use, or if
-    /// operations kept spoiling the walks; [`FsErrorKind::NotFound`] if the tree was removed and
-    /// bears no mark.
+    /// operations kept spoiling the walks; [`FsErrorKind::NotFound`] if the directory was removed
+    /// empty, or the tree was removed and bears no mark.
     pub(crate) fn check(&self, node: &Arc<Node>, tree: &TreeGuard<'_>) -> Result<()> {
+        node.check_has_place()?;
         if self.is_free() || self.marks.is_known_owned(node, tree, self.caller)? {
             return Ok(());
         }

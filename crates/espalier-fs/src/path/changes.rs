@@ -387,7 +387,12 @@ impl PathCaller {
     pub fn link_open<'a>(&self, file: &Handle, path: impl Into<At<'a>>) -> Result<()> {
         let (dir, name) = self.name_to_make(path.into(), false)?;
         let credentials = self.credentials();
-        let judge = |above: &Inode, _: &Inode| credentials.check(Granted::by(above), WRITE | SEARCH);
+        let judge = |above: &Inode, inode: &Inode| {
+            if self.policy.guard_hard_links {
+                credentials.check_link(inode)?;
+            }
+            credentials.check(Granted::by(above), WRITE | SEARCH)
+        };
         judge(&dir.inode()?, &file.place.inode()?)?;
         let (PathPlace::Node(from), PathPlace::Node(to)) = (&file.place, &dir) else { return read_only() };
         if from.volume.id() != to.volume.id() {

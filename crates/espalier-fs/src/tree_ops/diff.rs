@@ -25,10 +25,10 @@ use std::sync::Arc;
 const ENTRIES_PER_LOOK: u32 = 64;
 
 /// A comparison under way.
-pub struct TreeDiff(Source);
+pub struct TreeDiff(Origin);
 
 /// Where differences come from.
-enum Source {
+enum Origin {
     Walk(Box<Walk>),
     /// An answer that was kept, and how many of its differences were given.
     Kept(DifferenceList, usize),
@@ -41,7 +41,7 @@ struct Walk {
     linked: Option<LinkedFiles>,
     /// Differences of files with several names, which come last.
     rest: VecDeque<Vec<u8>>,
-    /// Keeps what is found, until something keeps it from doing so.
+    /// Collects the answer that is to be kept; none once it cannot be.
     keeps: Option<Comparing>,
     /// Everything was found.
     is_done: bool,
@@ -61,6 +61,7 @@ pub(crate) enum Recall {
 ///
 /// # Errors
 /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+/// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) if one was removed;
 /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
 /// not all of both is the caller's own; of the store.
 pub(crate) fn diff_trees(
@@ -91,19 +92,24 @@ pub(crate) fn diff_trees(
     let sides = LinkedSides::of((before, &old, there.epoch), (namespace, &new, here.epoch));
     let volume = &namespace.volume;
     // A volume that is only read may be one that another server changes.
-    let is_one = Arc::ptr_eq(&before.volume, volume) && !volume.options.read_only;
+    let may_recall = Arc::ptr_eq(&before.volume, volume) && !volume.options.read_only;
     let mut keeps = None;
-    if is_one && recall == Recall::Unchanged {
+    if may_recall && recall == Recall::Unchanged {
         let served_by = sides.as_ref().map(LinkedSides::served_by);
         match volume.comparisons.ask(Trees { tops: [from.clone(), to.clone()], served_by }) {
-            Asked::Known(answer) => return Ok(TreeDiff(Source::Kept(answer, 0))),
+            Asked::Known(answer) => {
+                [&old, &new].into_iter().try_for_each(|dir| dir.check_has_place())?;
+                return Ok(TreeDiff(Origin::Kept(answer, 0)));
+            }
             Asked::Unknown(comparing) => keeps = Some(comparing),
             Asked::Changing => {}
         }
     }
     let diff = volume.store.diff((before.volume.metadata(), &from), (volume.metadata(), &to))?;
     let linked = sides.map(|sides| LinkedFiles::new(sides, namespace)).transpose()?;
-    Ok(TreeDiff(Source::Walk(Box::new(Walk { diff, linked, rest: VecDeque::new(), keeps, is_done: false }))))
+    // What is compared now is what was there before this, so it is theirs.
+    [&old, &new].into_iter().try_for_each(|dir| dir.check_has_place())?;
+    Ok(TreeDiff(Origin::Walk(Box::new(Walk { diff, linked, rest: VecDeque::new(), keeps, is_done: false }))))
 }
 
 impl TreeDiff {
@@ -123,8 +129,8 @@ impl TreeDiff {
     /// Of the store.
     pub fn next_while(&mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<(Change, Vec<u8>)>> {
         match &mut self.0 {
-            Source::Walk(walk) => walk.next_kept(goes_on),
-            Source::Kept(answer, given) => {
+            Origin::Walk(walk) => walk.next_kept(goes_on),
+            Origin::Kept(answer, given) => {
                 let next = answer.get(*given).cloned();
                 *given += usize::from(next.is_some());
                 Ok(next)
@@ -139,8 +145,8 @@ impl TreeDiff {
 
     fn walk(&self) -> Option<&Diff> {
         match &self.0 {
-            Source::Walk(walk) => Some(&walk.diff),
-            Source::Kept(..) => None,
+            Origin::Walk(walk) => Some(&walk.diff),
+            Origin::Kept(..) => None,
         }
     }
 
@@ -185,11 +191,13 @@ impl Walk {
     /// The next difference, or none if `goes_on` says no.
     fn next_while(&mut self, goes_on: &dyn Fn() -> bool) -> Result<Option<(Change, Vec<u8>)>> {
         let mut passed = 0u32;
-        while let Some(difference) = self.diff.next()? {
-            passed += 1;
-            if passed.is_multiple_of(ENTRIES_PER_LOOK) && !goes_on() {
+        loop {
+            // Before a difference is taken, so that none is lost.
+            if passed > 0 && passed.is_multiple_of(ENTRIES_PER_LOOK) && !goes_on() {
                 return Ok(None);
             }
+            passed += 1;
+            let Some(difference) = self.diff.next()? else { break };
             let Some(path) = path_below(&difference.key) else {
                 self.note(&difference)?;
                 continue;

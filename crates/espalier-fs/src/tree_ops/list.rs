@@ -104,6 +104,10 @@ pub(crate) fn walk_tree(
         let Some(first) = Level::of(&top, tree.epoch) else { return Ok(()) };
         (namespace.volume.store.snapshot()?, first)
     };
+    if top.check_has_place().is_err() {
+        // It is empty, and its place may be that of another directory.
+        return Ok(());
+    }
     list_below(namespace, &snapshot, first, enter, each)
 }
 

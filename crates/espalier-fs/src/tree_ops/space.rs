@@ -20,13 +20,16 @@ const MAX_CHECKPOINT_AGE: Duration = Duration::from_secs(2);
 pub(crate) fn space_of_tree(namespace: &Namespace, node: NodeId) -> Result<(u64, u64)> {
     let node = namespace.nodes.node(node)?;
     let space = namespace.volume.store.space_of(&ranges_of(namespace, &node)?)?;
+    // What was looked at was there before this, so it is the tree's.
+    node.check_has_place()?;
     Ok((space.bytes, space.exclusive))
 }
 
 /// Bytes of a tree that nothing else shares, for its owner and root. They may be some seconds old.
 ///
 /// # Errors
-/// [`FsErrorKind::Permission`]; [`FsErrorKind::Stale`]; of the store.
+/// [`FsErrorKind::Permission`]; [`FsErrorKind::Stale`]; [`FsErrorKind::NotFound`] if it was removed;
+/// of the store.
 pub(crate) fn exclusive_space_of_tree(namespace: &Namespace, node: NodeId, caller: &Caller) -> Result<u64> {
     let node = namespace.nodes.node(node)?;
     let owner = node.state().inode.uid;
@@ -34,7 +37,9 @@ pub(crate) fn exclusive_space_of_tree(namespace: &Namespace, node: NodeId, calle
         return fail(FsErrorKind::Permission, "the tree belongs to another user");
     }
     let ranges = ranges_of(namespace, &node)?;
-    Ok(namespace.volume.store.exclusive_space_of(&ranges, MAX_CHECKPOINT_AGE)?)
+    let bytes = namespace.volume.store.exclusive_space_of(&ranges, MAX_CHECKPOINT_AGE)?;
+    node.check_has_place()?;
+    Ok(bytes)
 }
 
 /// The keys of a file or directory with all that is below it.

@@ -22,7 +22,7 @@
 //! not asked for during many changes is dropped, so that changes cost nothing for it any more.
 
 use crate::lock_order::{Rank, RankedMutex};
-use crate::model::layout::{self, LINKS, METADATA};
+use crate::model::layout::{self, LINKS, METADATA, ORPHAN_AREA};
 use crate::model::types::Change;
 use crate::volume::directory_keys::{bounds, directories};
 use espalier_engine::{Batch, KeyRange, Touch};
@@ -60,7 +60,8 @@ pub(crate) struct Trees {
 pub(crate) enum Concern {
     /// All.
     All,
-    /// Not that of metadata, where only times of the last read and ownership marks change.
+    /// Only that of links: in that of metadata only times of the last read and ownership marks
+    /// change.
     Links,
 }
 
@@ -68,7 +69,7 @@ pub(crate) enum Concern {
 pub(crate) struct ComparisonCache {
     /// Changes that have begun and not ended.
     under_way: AtomicU64,
-    /// False if there are no sources.
+    /// False only if there are no sources.
     in_use: AtomicBool,
     table: RankedMutex<Table>,
 }
@@ -154,15 +155,19 @@ impl ComparisonCache {
         // In this order, and the other way round where a comparison is asked for: one of the two
         // sees the other.
         self.under_way.fetch_add(1, Ordering::SeqCst);
+        let under_way = ChangeUnderWay(&self.under_way);
+        // Freed when other changes may go on.
+        let mut dropped = HashMap::new();
         if self.in_use.load(Ordering::SeqCst) {
             let mut table = self.table.lock();
             table.note(batch, concern);
             if table.changes - table.asked > MAX_CHANGES_UNASKED {
-                table.drop_all();
+                dropped = table.drop_all();
                 self.in_use.store(!table.sources.is_empty(), Ordering::SeqCst);
             }
         }
-        ChangeUnderWay(&self.under_way)
+        drop(dropped);
+        under_way
     }
 
     /// Asks for a comparison. The caller holds the tree lock, by which it knows the `trees`, and
@@ -205,10 +210,10 @@ impl Comparing {
 
     /// The comparison has found everything.
     pub(crate) fn keep(mut self) {
-        let found = std::mem::take(&mut self.found);
+        let found = DifferenceList::from(std::mem::take(&mut self.found));
         let mut table = self.cache.table.lock();
         if table.are_unchanged(&self.trees, self.as_of) {
-            table.keep(&self.trees, found.into(), self.as_of, self.bytes);
+            table.keep(&self.trees, found, self.as_of, self.bytes);
         }
     }
 }
@@ -243,13 +248,17 @@ impl Table {
     }
 
     /// Something changes in the directory with this content prefix: that concerns the sources that
-    /// the prefix begins with. Looks up as few as it can.
+    /// the prefix begins with. It looks up no more than one for each directory above.
+    ///
+    /// The orphan area lies in what serves the volume's root, and is no part of any answer but of
+    /// trees in it.
     fn note_around(&mut self, prefix: &[u8]) {
+        let shortest = if prefix.starts_with(ORPHAN_AREA) { ORPHAN_AREA.len() } else { 0 };
         let mut upto = prefix;
         while let Some((source, found)) = self.sources.range_mut::<[u8], _>(up_to(upto)).next_back() {
             let common = source.iter().zip(upto).take_while(|(a, b)| a == b).count();
             let is_around = common == source.len();
-            if is_around {
+            if is_around && common >= shortest {
                 found.changed = self.changes;
             }
             // All others that the prefix begins with come before this one, which begins with them.
@@ -313,11 +322,12 @@ impl Table {
         }
     }
 
-    fn drop_all(&mut self) {
-        for (trees, _) in std::mem::take(&mut self.kept) {
-            self.release_sources(&trees);
-        }
+    /// Forgets all answers, which are returned.
+    fn drop_all(&mut self) -> HashMap<Arc<Trees>, Kept> {
+        let kept = std::mem::take(&mut self.kept);
+        kept.keys().for_each(|trees| self.release_sources(trees));
         (self.by_use, self.bytes) = (BTreeMap::new(), 0);
+        kept
     }
 
     fn use_sources(&mut self, trees: &Trees) {

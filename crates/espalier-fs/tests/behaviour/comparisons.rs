@@ -144,6 +144,14 @@ fn what_happens_elsewhere_ends_no_answer() {
     pair.bench.fs.syncfs().expect("sync");
     pair.bench.store.checkpoint().expect("checkpoint");
     assert_eq!(pair.agrees("elsewhere"), (vec![], true));
+    // With hard links the area of the root serves all. Files without names lie in it, too.
+    let file = pair.bench.look(pair.home(), "beside");
+    pair.bench.fs.link(file, pair.home(), b"second").expect("link");
+    pair.agrees("with links");
+    let open = pair.bench.file(pair.home(), "open");
+    pair.bench.fs.write(open, 0, &[1; 5000], false).expect("write");
+    pair.bench.fs.unlink(pair.home(), b"open").expect("unlink");
+    assert_eq!(pair.agrees("beside files without names"), (vec![], true));
 }
 
 #[test]
@@ -294,6 +302,59 @@ fn a_kept_answer_is_for_callers_that_may_ask() {
     bench.fs.setattr(ws, &SetAttr { uid: Some(8), ..SetAttr::default() }).expect("chown");
     assert_eq!(asked(&USER).err().expect("not the owner").kind(), FsErrorKind::Permission);
     assert!(asked(&ROOT).expect("root").is_kept());
+}
+
+/// Where a directory was removed another user may have one by now.
+#[test]
+fn a_removed_directory_shows_nothing_of_the_one_in_its_place() {
+    let bench = Bench::new(0);
+    let [empty, gone] = [b"empty", b"place"]
+        .map(|name| bench.fs.mkdir(NodeId::ROOT, name, 0o755, &USER).expect("mkdir").node);
+    bench.fs.rmdir(NodeId::ROOT, b"place").expect("rmdir");
+    let stranger = Caller { uid: 8, gid: 8, ..USER };
+    let private = bench.fs.mkdir(NodeId::ROOT, b"place", 0o700, &stranger).expect("mkdir").node;
+    bench.fs.mknod(private, b"secret", NewNode::Regular, 0o600, &stranger).expect("mknod");
+    let kind = |error: espalier_fs::FsError| error.kind();
+    for caller in [&USER, &ROOT] {
+        let compared = bench.fs.diff_trees(&bench.fs, empty, gone, caller);
+        assert_eq!(compared.err().map(kind), Some(FsErrorKind::NotFound));
+        let compared = bench.fs.diff_trees_again(&bench.fs, gone, empty, caller);
+        assert_eq!(compared.err().map(kind), Some(FsErrorKind::NotFound));
+        let held = bench.fs.exclusive_space_of_tree(gone, caller);
+        assert_eq!(held.err().map(kind), Some(FsErrorKind::NotFound));
+        let changes = bench.fs.changed_paths(gone, b"", caller);
+        assert_eq!(changes.err().map(kind), Some(FsErrorKind::NotFound));
+    }
+    let mut listed = 0;
+    let mut each = |_: espalier_fs::TreeEntry<'_>| {
+        listed += 1;
+        true
+    };
+    bench.fs.list_tree(gone, &mut each).expect("list");
+    assert_eq!(listed, 0);
+}
+
+/// A comparison that is told to wait goes on where it was.
+#[test]
+fn a_comparison_that_is_given_up_for_a_while_loses_nothing() {
+    let pair = Pair::new();
+    for number in 0..200 {
+        pair.bench.file(pair.ws(), &format!("n{number:03}"));
+    }
+    let mut diff =
+        pair.bench.fs.diff_trees_again(&pair.bench.fs, pair.base(), pair.ws(), &ROOT).expect("diff");
+    let mut found = 0;
+    let mut given_up = 0;
+    loop {
+        let goes_on = std::cell::Cell::new(false);
+        match diff.next_while(&|| goes_on.replace(true)).expect("difference") {
+            Some(_) => found += 1,
+            None if given_up < 5 => given_up += 1,
+            None => break,
+        }
+    }
+    assert_eq!(found, 200);
+    assert_eq!(pair.agrees("afterwards").0.len(), 200);
 }
 
 #[test]

@@ -42,7 +42,8 @@ pub(crate) enum ClientSocket {
     At(String),
 }
 
-/// A call that begins to compare a directory of the first file system with one of the second.
+/// A call that begins to compare: the newer file system and the older one, the older directory and
+/// the newer one.
 type BeginDiff = fn(&FileSystem, &FileSystem, NodeId, NodeId, &Caller) -> espalier_fs::Result<TreeDiff>;
 
 /// Carries out ioctls.
