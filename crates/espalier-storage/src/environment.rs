@@ -23,8 +23,8 @@ pub trait Environment: Send + Sync + Debug {
     /// where background work is stepped by the caller.
     fn threads(&self) -> usize;
 
-    /// Starts a background thread. A foreground thread that wakes on the same CPU preempts it, where
-    /// the system allows for that.
+    /// Starts a background thread. A foreground thread that wakes on the same CPU preempts it,
+    /// where the system allows for that.
     ///
     /// # Errors
     /// If the system has no thread left to give.

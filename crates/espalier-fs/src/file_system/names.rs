@@ -269,16 +269,16 @@ impl FileSystem {
     /// Carries out renames between paths below directory `target` and names in directory `staging`
     /// in one step: all or none, also after a crash. What is at a place must have the number and
     /// the time of change that its step says; no step may concern what another one moves. A caller
-    /// other than root must own every directory on the way to a place, and may write in it; must own
-    /// directories that exchange attributes; and must own, or have permission to write, a directory
-    /// that gets another parent. The cost grows with the steps, and with the blocks of files of up
-    /// to 64.
+    /// other than root must own every directory on the way to a place, and may write in it; must
+    /// own directories that exchange attributes; and must own, or have permission to write, a
+    /// directory that gets another parent. The cost grows with the steps, and with the blocks of
+    /// files of up to 64.
     ///
     /// # Errors
     /// As for [`FileSystem::rename`]; [`FsErrorKind::Stale`] if something is not what was expected;
     /// [`FsErrorKind::AccessDenied`]; [`FsErrorKind::Permission`] to exchange attributes of another
-    /// user's directory without being root; [`FsErrorKind::TooBig`] if there are more steps than the
-    /// log takes at a time.
+    /// user's directory without being root; [`FsErrorKind::TooBig`] if there are more steps than
+    /// the log takes at a time.
     pub fn rename_all(
         &self,
         target: NodeId,

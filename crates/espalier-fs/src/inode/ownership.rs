@@ -290,8 +290,8 @@ impl OwnershipMarks {
         Ok(!self.links.area_mark(&prefix)?.doubts(owner))
     }
 
-    /// Gives a tree its marks back of which a walk has `found` what it says, and nothing has spoiled
-    /// it. The caller holds the exclusive tree lock and no states.
+    /// Gives a tree its marks back of which a walk has `found` what it says, and nothing has
+    /// spoiled it. The caller holds the exclusive tree lock and no states.
     pub(crate) fn restore(
         &self,
         node: &Arc<Node>,

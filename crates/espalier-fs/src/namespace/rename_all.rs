@@ -351,8 +351,8 @@ impl<'a> Between<'a> {
         self.check_unmoved(moved, node)
     }
 
-    /// Refuses to exchange attributes of directories that are not the caller's, and clears the marks
-    /// that they contradict afterwards.
+    /// Refuses to exchange attributes of directories that are not the caller's, and clears the
+    /// marks that they contradict afterwards.
     fn prepare_attributes(&self, one: &Arc<Node>, other: &Arc<Node>) -> Result<()> {
         if !one.is_dir() || !other.is_dir() {
             return Ok(());

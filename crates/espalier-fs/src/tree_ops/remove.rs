@@ -70,8 +70,8 @@ impl<'a, 'd> LockedEntry<'a, 'd> {
                 walked = Some(held);
                 continue;
             }
-            // Of what is still there `held` is the only reference from now on: so a removal can tell
-            // whether the tree is in use.
+            // Of what is still there `held` is the only reference from now on: so a removal can
+            // tell whether the tree is in use.
             if let Some(walked) = walked.filter(|walked| walked.id != held.id) {
                 walked.keep_until(releases);
             }

@@ -28,8 +28,8 @@ pub(crate) fn space_of_tree(namespace: &Namespace, node: NodeId) -> Result<(u64,
 /// Bytes of a tree that nothing else shares, for its owner and root. They may be some seconds old.
 ///
 /// # Errors
-/// [`FsErrorKind::Permission`]; [`FsErrorKind::Stale`]; [`FsErrorKind::NotFound`] if it was removed;
-/// of the store.
+/// [`FsErrorKind::Permission`]; [`FsErrorKind::Stale`]; [`FsErrorKind::NotFound`] if it was
+/// removed; of the store.
 pub(crate) fn exclusive_space_of_tree(namespace: &Namespace, node: NodeId, caller: &Caller) -> Result<u64> {
     let node = namespace.nodes.node(node)?;
     let owner = node.state().inode.uid;

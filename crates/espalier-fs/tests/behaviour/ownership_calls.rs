@@ -1,5 +1,5 @@
-//! Which trees users may handle as a whole, after calls that bring foreign objects into them in less
-//! usual ways: `rename_all`, files without names, calls by path, flags, access control lists.
+//! Which trees users may handle as a whole, after calls that bring foreign objects into them in
+//! less usual ways: `rename_all`, files without names, calls by path, flags, access control lists.
 
 use crate::ownership::{OTHER_GROUP, ROOT, Trees, USER, capabilities_of, keep, set};
 use espalier_fs::{

@@ -226,7 +226,8 @@ fn sections_for_object_stores_have_the_words_of_their_messages() {
     }
 }
 
-/// Messages of the commands that make, change and end mounts: words by which the page explains them.
+/// Messages of the commands that make, change and end mounts: words by which the page explains
+/// them.
 const OF_MOUNTS: [(&str, &[&str]); 7] = [
     (
         "mount.rs",
