@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::pinned::Pinned;
 use crate::three_way::{ConflictKind, Decision, Pick, Side, Triple, decide, pick_attributes};
 use crate::trees::{Change, Trees};
-use crate::workspace::{all_changed_paths, changed_paths, is_of_version_control};
+use crate::workspace::{all_changed_paths, is_of_version_control};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,16 @@ pub(crate) struct Plan {
     /// By the numbers of files of the workspace of which a name is taken: an entry of the target
     /// that is like the file, at another of its names.
     pub(crate) present: HashMap<u64, Entry>,
-    /// Paths that the workspace changed and that are not taken as they are.
+    /// Paths that the workspace changed and that are not taken as they are, with those of files by
+    /// which version control leads elsewhere.
     left: BTreeSet<PathBuf>,
+}
+
+/// True for the file of a submodule or of a linked working tree, which names a repository that may
+/// be another tree's. A repository that lies in its directory as a whole goes along with it.
+fn leads_elsewhere(workspace: &Arc<Pinned>, path: &Path) -> Result<bool> {
+    let is_link = path.ends_with(".git") || path.ends_with(".jj/repo");
+    Ok(is_link && entry::read(workspace, path)?.is_some_and(|entry| entry.kind != Kind::Directory))
 }
 
 /// Where entries of the base are in another tree, by their identity.
@@ -99,10 +107,12 @@ impl Plan {
         wanted: &dyn Fn(&Path) -> bool,
         prefer: Prefer,
     ) -> Result<Self> {
-        let ours = changed_paths(trees, &sides.base, &sides.workspace)?;
+        let all_ours = all_changed_paths(trees, &sides.base, &sides.workspace)?;
         // A repository below that goes takes its commits along, so what only it keeps counts here.
         let all_theirs = all_changed_paths(trees, &sides.base, &sides.target)?;
         let is_compared = |path: &Path| !is_of_version_control(path.as_os_str().as_bytes());
+        let (ours, of_version_control): (Vec<_>, Vec<_>) =
+            all_ours.into_iter().partition(|(path, _)| is_compared(path));
         let theirs: Vec<_> = all_theirs.iter().filter(|(path, _)| is_compared(path)).cloned().collect();
         let mut plan = Self::default();
         for (path, _) in ours.iter().filter(|(path, _)| wanted(path)) {
@@ -119,6 +129,11 @@ impl Plan {
         plan.find_present(sides, &ours)?;
         let taken = |path: &Path| plan.items.get(path).is_some_and(|item| item.decision == Decision::Take);
         plan.left = ours.into_iter().map(|(path, _)| path).filter(|path| !taken(path)).collect();
+        for (path, _) in of_version_control {
+            if leads_elsewhere(&sides.workspace, &path)? {
+                plan.left.insert(path);
+            }
+        }
         plan.items.retain(|_, item| item.decision != Decision::Keep);
         plan.conflicts.sort();
         plan.conflicts.dedup();
@@ -145,9 +160,12 @@ impl Plan {
         Ok(())
     }
 
-    /// True if all that the workspace has below a path is taken as it is.
+    /// True if the workspace has a new directory at a path, and all in it is taken as it is. In one
+    /// that the target removed only what the workspace changed comes back.
     pub(crate) fn is_whole(&self, path: &Path) -> bool {
-        !self.left.range(path.to_owned()..).next().is_some_and(|left| left.starts_with(path))
+        let base = self.items.get(path).and_then(|item| item.base.as_ref());
+        base.is_none_or(|base| base.kind != Kind::Directory)
+            && !self.left.range(path.to_owned()..).next().is_some_and(|left| left.starts_with(path))
     }
 
     /// Finds what the target has already of files of which further names are taken.

@@ -111,6 +111,8 @@ impl<'a> Stage<'a> {
         if let Some(merged) = &item.merged {
             let target = item.target.as_ref().unwrap_or(source);
             self.clone_entry(target, at)?;
+            // Its owner may not be allowed to write to it.
+            std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o600)).at(at)?;
             std::fs::copy(merged, at).at(at)?;
             // A copy takes the mode of what is copied along.
             copy_attributes(if item.attributes == Some(Pick::Workspace) { source } else { target }, at)?;

@@ -125,7 +125,7 @@ impl Workspace {
     }
 
     /// What it was when it was made, or when its changes were applied last.
-    pub(crate) fn base(&self) -> PathBuf {
+    pub fn base(&self) -> PathBuf {
         self.dir().join("base")
     }
 

@@ -81,6 +81,63 @@ fn what_version_control_keeps_for_itself_is_not_applied() {
 }
 
 #[test]
+fn a_new_directory_brings_its_repository_but_no_link_to_another_one() {
+    as_both(|pool| {
+        pool.sh("mkdir -p base; echo 1 > base/f");
+        pool.ws("create w --from base").ok();
+        pool.sh("mkdir -p w/new/whole w/new/linked; cd w/new; git init -q whole; echo x > whole/x; \
+            echo 'gitdir: ../../.git/modules/linked' > linked/.git; echo y > linked/y");
+        pool.ws("apply w").ok();
+        let found =
+            pool.sh("cd base/new; ls -A linked whole; cat whole/x linked/y; git -C whole status --short");
+        assert_eq!(found, "linked:\ny\n\nwhole:\n.git\nx\nx\ny\n?? x\n");
+    });
+}
+
+#[test]
+fn a_side_that_wins_brings_back_nothing_that_only_the_other_one_removed() {
+    as_both(|pool| {
+        pool.sh("mkdir -p base/d/e; cd base; echo a > d/a; echo b > d/b; echo c > d/e/c; echo f > d/e/f");
+        pool.ws("create w --from base").ok();
+        pool.sh("echo w > w/d/a; echo w > w/d/e/c; mkdir w/d/new; echo n > w/d/new/n; rm -r base/d");
+        pool.ws("apply w").refused(1, &["deletion"]);
+        pool.ws("apply w --theirs").ok();
+        assert_eq!(
+            pool.sh("cd base; find . -type f | sort; cat d/a d/e/c"),
+            "./d/a\n./d/e/c\n./d/new/n\nw\nw\n"
+        );
+    });
+}
+
+#[test]
+fn a_file_that_may_only_be_read_is_merged() {
+    as_both(|pool| {
+        pool.sh("mkdir base; seq 20 > base/text; chmod 444 base/text");
+        pool.ws("create w --from base").ok();
+        pool.sh("sed -i 1s/1/one/ w/text; sed -i 20s/20/twenty/ base/text");
+        pool.ws("apply w --merge").ok();
+        assert_eq!(
+            pool.sh("head -1 base/text; tail -1 base/text; stat -c %a base/text"),
+            "one\ntwenty\n444\n"
+        );
+    });
+}
+
+#[test]
+fn a_path_that_is_nowhere_is_refused() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo 1 > base/f; echo 1 > base/gone");
+        pool.ws("create w --from base").ok();
+        pool.sh("echo 2 > w/f; rm w/gone");
+        for command in ["apply w typo", "diff w f typo"] {
+            pool.ws(command).refused(1, &["typo", "there is no such path"]);
+        }
+        assert_eq!(pool.sh("cat base/f"), "1\n");
+        assert_eq!(pool.ws("diff w gone").ok(), "- gone\n");
+    });
+}
+
+#[test]
 fn what_is_done_to_git_is_said_once_for_many_workspaces() {
     as_both(|pool| {
         pool.sh(REPOSITORY);

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceApply) -> Result<Exit> {
     let mut workspace = asked.find(&args.name)?;
-    let paths = paths_below(&workspace, &args.paths);
     let prefer = match (args.theirs, args.ours) {
         (true, _) => Prefer::Workspace,
         (_, true) => Prefer::Target,
         _ => Prefer::Neither,
     };
-    let apply = Apply { to: args.to.as_deref(), check: args.check, paths: &paths, prefer, merge: args.merge };
     let target = args.to.clone().unwrap_or_else(|| workspace.original());
+    let paths = paths_below(&workspace, &args.paths, &target)?;
+    let apply = Apply { to: args.to.as_deref(), check: args.check, paths: &paths, prefer, merge: args.merge };
     match apply.run(&TREES, &mut workspace)? {
         ApplyOutcome::Applied(applied) => {
             if asked.json {

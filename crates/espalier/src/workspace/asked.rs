@@ -2,7 +2,7 @@
 
 use crate::problem::Exit;
 use crate::ui::complain;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use espalier_workspace::{Mounted, Processes, Registry, Workspace};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -53,7 +53,10 @@ pub(super) fn shown(path: &Path) -> String {
 }
 
 /// Paths that users give relative to a workspace, also as paths from where they are.
-pub(super) fn paths_below(workspace: &Workspace, paths: &[PathBuf]) -> Vec<PathBuf> {
+///
+/// # Errors
+/// If one is neither in the workspace, nor in what it was, nor in `target`.
+pub(super) fn paths_below(workspace: &Workspace, paths: &[PathBuf], target: &Path) -> Result<Vec<PathBuf>> {
     let below = |path: &PathBuf| {
         let absolute = if path.is_absolute() {
             path.canonicalize().unwrap_or_else(|_| path.clone())
@@ -63,5 +66,16 @@ pub(super) fn paths_below(workspace: &Workspace, paths: &[PathBuf]) -> Vec<PathB
         absolute.strip_prefix(workspace.place()).map_or_else(|_| path.clone(), Path::to_owned)
     };
     // Without `.` and doubled slashes.
-    paths.iter().map(|path| below(path).components().filter(|c| c.as_os_str() != ".").collect()).collect()
+    let plain = |path| below(path).components().filter(|c| c.as_os_str() != ".").collect::<PathBuf>();
+    let paths: Vec<PathBuf> = paths.iter().map(plain).collect();
+    let places = [workspace.place(), workspace.base(), target.to_owned()];
+    for path in &paths {
+        let is_there = places.iter().any(|place| place.join(path).symlink_metadata().is_ok());
+        ensure!(
+            is_there,
+            "{}: there is no such path in the workspace, nor was there (paths are relative to its top)",
+            path.display()
+        );
+    }
+    Ok(paths)
 }

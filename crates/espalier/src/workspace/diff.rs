@@ -12,7 +12,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceDiff) -> Result<Exit> {
     let mut workspace = asked.find(&args.name)?;
     workspace.tidy(&TREES)?;
     let mut differences = workspace.differences(&TREES)?;
-    let paths = paths_below(&workspace, &args.paths);
+    let paths = paths_below(&workspace, &args.paths, &workspace.original())?;
     differences.retain(|d| paths.is_empty() || paths.iter().any(|path| d.path.starts_with(path)));
     if args.patch || args.stat {
         let text = if args.patch {
