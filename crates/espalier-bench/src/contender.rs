@@ -403,8 +403,13 @@ impl Contender {
         Ok(text.with_context(|| format!("{} has too few fields", path.display()))?.parse()?)
     }
 
-    /// The requests that the kernel made since the mount, by kind; none for its own file systems.
+    /// The requests that the kernel made since the mount, by kind; none for its own file systems,
+    /// and for a build that is older than `espalier stat`.
     fn requests(&self) -> Result<BTreeMap<String, u64>> {
+        let Kind::Espalier { program, .. } = &self.kind else { return Ok(BTreeMap::new()) };
+        if Command::new(program).args(["stat", "--help"]).output()?.status.code() == Some(2) {
+            return Ok(BTreeMap::new());
+        }
         let asked = self.espalier(&[OsStr::new("stat"), OsStr::new("--json"), self.dir.as_os_str()])?;
         let Some(text) = asked else { return Ok(BTreeMap::new()) };
         let told: serde_json::Value = serde_json::from_str(&text).context("espalier stat --json")?;

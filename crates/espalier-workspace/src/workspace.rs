@@ -219,7 +219,8 @@ impl Workspace {
     /// applied before a crash show as such.
     ///
     /// # Errors
-    /// As for [`Workspace::lock`], but for a file system that is mounted to be read only.
+    /// If the record is gone; as for [`Trees::remove_tree`]; of the system, but not for a file
+    /// system that is mounted to be read only.
     pub fn tidy(&mut self, trees: &dyn Trees) -> Result<()> {
         if self.record.staging.is_none() && self.scratch_dir().symlink_metadata().is_err() {
             return Ok(());

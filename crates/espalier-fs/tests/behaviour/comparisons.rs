@@ -98,6 +98,9 @@ impl Pair {
     }
 }
 
+/// A change that a test makes.
+type ChangeOf<'a> = &'a dyn Fn(&Bench);
+
 fn mode(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
@@ -108,14 +111,16 @@ fn a_change_in_either_tree_is_seen() {
     for (tree, top) in [("workspace", pair.ws()), ("base", pair.base())] {
         let sub = pair.bench.look(top, "sub");
         let file = pair.bench.look(sub, "a");
-        let changes: [(&str, &dyn Fn(&Bench)); 9] = [
+        let changes: [(&str, ChangeOf<'_>); 9] = [
             ("create", &|bench| assert_ne!(bench.file(sub, "new"), sub)),
             ("write", &|bench| assert_eq!(bench.fs.write(file, 0, b"text", false).expect("write"), 4)),
-            ("chmod", &|bench| drop(bench.fs.setattr(sub, &mode(0o700)).expect("chmod"))),
+            ("chmod", &|bench| assert_eq!(bench.fs.setattr(sub, &mode(0o700)).expect("chmod").mode, 0o700)),
             ("unlink", &|bench| bench.fs.unlink(sub, b"b").expect("unlink")),
             ("rename", &|bench| bench.renamed((sub, "new"), (top, "moved"), RenameMode::Replace)),
-            ("link", &|bench| drop(bench.fs.link(file, top, b"second").expect("link"))),
-            ("symlink", &|bench| drop(bench.fs.symlink(top, b"l", b"x", &ROOT).expect("symlink"))),
+            ("link", &|bench| assert_eq!(bench.fs.link(file, top, b"second").expect("link").node, file)),
+            ("symlink", &|bench| {
+                assert_ne!(bench.fs.symlink(top, b"l", b"x", &ROOT).expect("symlink").node, top)
+            }),
             ("clone", &|bench| assert_ne!(bench.cloned(sub, top, "copy"), sub)),
             ("removal", &|bench| bench.removed(top, "copy")),
         ];
