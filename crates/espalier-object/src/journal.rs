@@ -152,7 +152,7 @@ impl Journal {
     /// # Errors
     /// What the device says.
     pub(crate) fn unknown(&self) -> Result<usize> {
-        let Found { records, mut traces } = self.scan()?;
+        let Found { records, mut traces } = self.scan(0, &|_| true)?;
         // Behind damage, too, lies what was synced.
         traces.extend(records.iter().map(|record| Trace::of(&record.head)));
         // A writer replays what the one before left, or begins anew.
@@ -180,12 +180,13 @@ impl Journal {
     /// What the device says; [`ErrorKind::Io`] if a record is damaged that was synced, as another
     /// one says.
     pub(crate) fn behind(&self, position: &JournalPosition) -> Result<Vec<Record>> {
-        let Found { mut records, traces } = self.scan()?;
+        let may_tell = |trace: &Trace| trace.epoch >= position.epoch && trace.synced > position.record;
+        let Found { mut records, traces } = self.scan(position.record, &may_tell)?;
         records.retain(|Record { head, .. }| head.number > position.record && head.epoch >= position.epoch);
         // Of equal numbers the newer epoch counts.
         records.sort_by_key(|record| (record.head.number, std::cmp::Reverse(record.head.epoch)));
         records.dedup_by_key(|record| record.head.number);
-        let traces = traces.iter().filter(|trace| trace.epoch >= position.epoch).map(|trace| trace.synced);
+        let traces = traces.iter().map(|trace| trace.synced);
         let synced = records.iter().map(|record| record.head.synced).chain(traces).max().unwrap_or(0);
         let (mut next, mut epoch) = (position.record + 1, 0);
         let is_next = |record: &Record| {
@@ -334,13 +335,14 @@ impl Journal {
         }
     }
 
-    /// All that both halves have.
+    /// All that both halves have; of the heads behind the records only those that `wanted` accepts.
+    /// The store has all up to record number `stored`.
     ///
     /// # Errors
     /// What the device says.
-    fn scan(&self) -> Result<Found> {
-        let header = self.writer.lock().header;
-        header.map_or(Ok(Found::default()), |header| scan(&*self.device, header.id, self.half_blocks))
+    fn scan(&self, stored: u64, wanted: &dyn Fn(&Trace) -> bool) -> Result<Found> {
+        let Some(header) = self.writer.lock().header else { return Ok(Found::default()) };
+        scan(&*self.device, header.id, self.half_blocks, stored, wanted)
     }
 }
 

@@ -89,6 +89,10 @@ impl Apply<'_> {
         {
             return outcome;
         }
+        if outcome.is_err() && ApplyNote::is_there(&scratch) {
+            // The target has the changes. The next command makes what is left of it.
+            return outcome;
+        }
         let removed = workspace.remove_staging(trees, &lock).and_then(|()| trees.remove_tree(&scratch));
         let outcome = outcome?;
         removed?;

@@ -11,9 +11,14 @@
 //! that takes the lock looks at the proof. If the renames were made, it makes what follows them; if
 //! not, the apply has changed nothing, and what it left goes.
 //!
+//! An error after the renames leaves the note, too. So does the lack of space, which keeps what
+//! follows from being made until there is some.
+//!
 //! Invariant: whenever a lock was taken, the target has the changes of an apply if and only if the
 //! base has them, and the record has the time of an apply if the base has one. Both parts that
-//! follow may be made again.
+//! follow may be made again. Two kinds of commands are exempt: those of which an error said that
+//! changes could not be taken back ([`Error::NotPutBack`]), and removals, after which there is no
+//! base.
 
 use crate::entry::expected;
 use crate::error::{AtPath, Error, Result};
@@ -157,6 +162,11 @@ impl ApplyNote {
             }
         }
         Ok(())
+    }
+
+    /// True if there is one: of an apply whose renames may have been made.
+    pub(crate) fn is_there(scratch: &Path) -> bool {
+        [APPLYING, APPLIED].iter().any(|name| scratch.join(name).symlink_metadata().is_ok())
     }
 
     /// The note under this name; `None` if there is none. One that is cut off was not written to

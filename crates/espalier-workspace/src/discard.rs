@@ -28,7 +28,10 @@ impl Discard {
     /// # Errors
     /// [`Error::InUse`]; as for [`Workspace::check_applied`]; of the system.
     pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
-        let lock = workspace.lock(trees)?;
+        let lock = match workspace.lock(trees) {
+            Err(Error::Io { .. }) if self.force => workspace.lock_to_remove(trees)?,
+            locked => locked?,
+        };
         if !self.force {
             workspace.check_unused(processes)?;
             workspace.check_unused_now()?;

@@ -144,11 +144,13 @@ fn collect_due(
         let (name, path) = (workspace.record.name.clone(), workspace.place());
         return Ok(Some(Collected { name, path, reason, kept }));
     }
-    workspace.tidy(trees)?;
-    if end(workspace)?.is_none() {
-        return Ok(None);
-    }
-    let Some(lock) = workspace.try_lock(trees)? else { return Ok(None) };
+    let tidied = workspace.tidy(trees);
+    let Some(ended) = end(workspace)? else { return tidied.map(|()| None) };
+    let lock = match tidied.and_then(|()| workspace.try_lock(trees)) {
+        Err(Error::Io { .. }) if ended == Reason::Expired => Some(workspace.lock_to_remove(trees)?),
+        locked => locked?,
+    };
+    let Some(lock) = lock else { return Ok(None) };
     // What another command did before this one had the lock counts.
     let Some(reason) = due(trees, workspace)? else { return Ok(None) };
     let (name, path) = (workspace.record.name.clone(), workspace.place());

@@ -291,7 +291,18 @@ impl Registered {
     /// Writes what git keeps of a worktree: as of this one, with a detached head.
     fn fill(&self, new: &GitDir, place: &Path) -> Result<()> {
         for name in ["index", "commondir", "ORIG_HEAD"].map(OsStr::new) {
-            let Some(mut old) = self.dir.file(name, OFlags::RDONLY)? else { continue };
+            let Some(mut old) = self.dir.file(name, OFlags::RDONLY)? else {
+                // Without an index everything would count as removed.
+                let is_there = self.dir.path().join(name).symlink_metadata().is_ok();
+                if is_there && name == "index" {
+                    return Err(Error::Unsuitable(format!(
+                        "{}: it is a symbolic link or belongs to another user (after sudo git, say); let the owner \
+                         of the working tree have it, or use --no-git",
+                        self.dir.path().join(name).display()
+                    )));
+                }
+                continue;
+            };
             let mode = Mode::from_raw_mode(0o666);
             std::io::copy(&mut old, &mut new.make_file(name, mode)?).at(&new.path().join(name))?;
         }

@@ -65,7 +65,8 @@ impl Moved<'_> {
             let (before, now) = (self.before.join(".git/worktrees"), self.now.join(".git/worktrees"));
             let file = self.now(&was);
             let (Some(around), Some(above)) = (was.parent(), file.parent()) else { continue };
-            let Some(dir) = GitDir::open(above, registration.owner())? else { continue };
+            // One that cannot be looked at, as on a mount that is dead, keeps no other from it.
+            let Ok(Some(dir)) = GitDir::open(above, registration.owner()) else { continue };
             let Some(link) = dir.text(".git")? else { continue };
             let Some(led) = link.strip_prefix(LINK).map(|led| normal(&around.join(led))) else { continue };
             if led == before.join(name) {
@@ -107,7 +108,8 @@ impl Moved<'_> {
 /// other again. `place` has what was at `original`, and the other way.
 ///
 /// # Errors
-/// Of the system, after everything else was done.
+/// Of the system: if one of the trees cannot be read, before anything was done; else after
+/// everything else was.
 pub(crate) fn relink(place: &Path, original: &Path) -> Result<()> {
     let moved = [(place, original), (original, place)].map(|(before, now)| Moved {
         before,

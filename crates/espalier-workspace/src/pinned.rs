@@ -108,7 +108,7 @@ impl Pinned {
     /// is a symbolic link or a file in the place of a directory above.
     ///
     /// # Errors
-    /// [`Error::MountPoint`]; [`Error::NoProc`]; of the system.
+    /// [`Error::MountPoint`]; of the system.
     pub(crate) fn hold(&self, below: &Path) -> Result<Option<Held>> {
         let Some(opened) = self.open_at(below, OFlags::PATH)? else { return Ok(None) };
         let file = File::from(opened);
@@ -227,8 +227,8 @@ fn open_below(
 ) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC;
     match openat2(dir.as_fd(), path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6.
-        Err(Errno::NOSYS) => walk(dir, path, flags, resolve),
+        // Before Linux 5.6; in a container that refuses calls which it does not know.
+        Err(Errno::NOSYS | Errno::PERM) => walk(dir, path, flags, resolve),
         opened => opened,
     }
 }

@@ -6,12 +6,14 @@
 //! and a path may have been moved on both sides.
 
 use crate::entry::{self, Entry, Kind, Trust};
-use crate::error::{Error, Result};
+use crate::error::{AtPath, Error, Result};
+use crate::git_files::normal;
 use crate::pinned::Pinned;
 use crate::three_way::{ConflictKind, Decision, Pick, Side, Triple, decide, pick_attributes};
 use crate::trees::{Change, Trees};
 use crate::workspace::{all_changed_paths, is_of_version_control};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,11 +88,40 @@ pub(crate) struct Plan {
     left: BTreeSet<PathBuf>,
 }
 
-/// True for the file of a submodule or of a linked working tree, which names a repository that may
-/// be another tree's. A repository that lies in its directory as a whole goes along with it.
-fn leads_elsewhere(workspace: &Arc<Pinned>, path: &Path) -> Result<bool> {
-    let is_link = path.ends_with(".git") || path.ends_with(".jj/repo");
-    Ok(is_link && entry::read(workspace, path)?.is_some_and(|entry| entry.kind != Kind::Directory))
+/// What was read of a side. What lies on another mount is not part of it.
+fn beside_mounts(read: Result<Option<Entry>>) -> Result<Option<Entry>> {
+    match read {
+        Err(Error::MountPoint { .. }) => Ok(None),
+        read => read,
+    }
+}
+
+/// The longest file that names a repository, in bytes.
+const LINK_MAX_BYTES: u64 = 8192;
+
+/// True for the file of a submodule or of a linked working tree that names a repository which does
+/// not come along. `new` has what version control keeps and the workspace changed: a repository
+/// that lies there in its directory as a whole comes with it.
+fn leads_elsewhere(workspace: &Arc<Pinned>, path: &Path, new: &[(PathBuf, Change)]) -> Result<bool> {
+    if !path.ends_with(".git") && !path.ends_with(".jj/repo") {
+        return Ok(false);
+    }
+    let Some(link) = entry::read(workspace, path)?.filter(|entry| entry.kind != Kind::Directory) else {
+        return Ok(false);
+    };
+    let mut text = String::new();
+    if link.kind == Kind::File {
+        let file = link.hold()?.open(std::fs::File::options().read(true)).at(path)?;
+        let read = file.take(LINK_MAX_BYTES).read_to_string(&mut text);
+        read.unwrap_or_default();
+    }
+    let led = text.strip_prefix("gitdir: ").map(|led| Path::new(led.trim_end()));
+    let Some(led) = led.filter(|led| led.is_relative()) else { return Ok(true) };
+    let led = normal(&Path::new("/").join(path).with_file_name("").join(led));
+    let comes = |(known, change): &(PathBuf, Change)| {
+        *change == Change::Added && known.ends_with(".git") && led.starts_with(Path::new("/").join(known))
+    };
+    Ok(!new.iter().any(comes))
 }
 
 /// Where entries of the base are in another tree, by their identity.
@@ -129,9 +160,9 @@ impl Plan {
         plan.find_present(sides, &ours)?;
         let taken = |path: &Path| plan.items.get(path).is_some_and(|item| item.decision == Decision::Take);
         plan.left = ours.into_iter().map(|(path, _)| path).filter(|path| !taken(path)).collect();
-        for (path, _) in of_version_control {
-            if leads_elsewhere(&sides.workspace, &path)? {
-                plan.left.insert(path);
+        for (path, _) in &of_version_control {
+            if leads_elsewhere(&sides.workspace, path, &of_version_control)? {
+                plan.left.insert(path.clone());
             }
         }
         plan.items.retain(|_, item| item.decision != Decision::Keep);
@@ -185,7 +216,7 @@ impl Plan {
             if !wanted.contains(&file.number) || self.present.contains_key(&file.number) {
                 continue;
             }
-            if let Some(mut target) = entry::read(&sides.target, path)?
+            if let Some(mut target) = beside_mounts(entry::read(&sides.target, path))?
                 && file.is_like(&target, Trust::Content)?
             {
                 target.release();
@@ -306,7 +337,8 @@ impl Plan {
                     Some(Decision::Conflict(_)) => continue,
                     _ => {}
                 }
-                let there = entry::read(&sides.target, above)?;
+                let mut there = entry::read(&sides.target, above)?;
+                there.iter_mut().for_each(Entry::release);
                 if there.as_ref().is_none_or(|there| there.kind != Kind::Directory) {
                     missing.push((above.to_owned(), there));
                 }
@@ -449,7 +481,7 @@ impl Moves {
             return Ok(Self { to });
         }
         for (path, _) in changes.iter().filter(|(_, change)| *change == Change::Added) {
-            if let Some(entry) = entry::read(tree, path)?
+            if let Some(entry) = beside_mounts(entry::read(tree, path))?
                 && let Some(from) = gone.get(&entry.number.wrapping_sub(new_top))
             {
                 to.insert((*from).clone(), path.clone());

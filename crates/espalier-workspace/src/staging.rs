@@ -67,7 +67,7 @@ impl Workspace {
     /// An empty directory in which an apply to the directory `into` stages what it brings.
     ///
     /// # Errors
-    /// [`Error::MountPoint`] if it has to lie in the target, and that is mounted elsewhere than the
+    /// [`Error::Unsuitable`] if it has to lie in the target, and that is mounted elsewhere than the
     /// workspace; of the system.
     pub(crate) fn staging(
         &mut self,

@@ -157,6 +157,21 @@ impl Workspace {
         Ok(Some(lock))
     }
 
+    /// As [`Workspace::lock`], for a removal that nothing keeps from happening: an apply that a
+    /// crash or an error interrupted is not completed, for which there may be no space.
+    ///
+    /// # Errors
+    /// As for [`Workspace::lock`].
+    pub(crate) fn lock_to_remove(&mut self, trees: &dyn Trees) -> Result<Lock> {
+        let found = self.record.place.clone();
+        let lock = self.lock_data()?;
+        self.find_place(&lock, found)?;
+        self.keep_doubtful(trees)?;
+        // What is staged in the target would stay there for ever, but takes next to nothing.
+        let _ = self.remove_staging(trees, &lock);
+        Ok(lock)
+    }
+
     /// What [`Workspace::lock`] does before the workspace itself is looked at.
     ///
     /// # Errors
@@ -186,9 +201,8 @@ impl Workspace {
         Ok(lock)
     }
 
-    /// Looks whether it is where the record says, or where it was `found` before, completes an
-    /// apply whose renames were made before a crash, and removes what a crashed command has left.
-    fn make_ready(&mut self, trees: &dyn Trees, lock: &Lock, found: PathBuf) -> Result<()> {
+    /// Looks whether it is where the record says, or where it was `found` before.
+    fn find_place(&mut self, lock: &Lock, found: PathBuf) -> Result<()> {
         if !self.complete_promotion(lock)? {
             return Err(self.interrupted());
         }
@@ -201,6 +215,13 @@ impl Workspace {
             self.record.missing = None;
             self.store(lock)?;
         }
+        Ok(())
+    }
+
+    /// Finds it, completes an apply whose renames were made before a crash or an error, and removes
+    /// what the interrupted command has left.
+    fn make_ready(&mut self, trees: &dyn Trees, lock: &Lock, found: PathBuf) -> Result<()> {
+        self.find_place(lock, found)?;
         let applied = self.interrupted_apply()?;
         self.keep_doubtful(trees)?;
         self.note_top(lock)?;
@@ -252,8 +273,19 @@ impl Workspace {
     /// # Errors
     /// As for [`Trees::differences`].
     pub fn differences(&self, trees: &dyn Trees) -> Result<Vec<Difference>> {
+        self.of_trees(|base, place| told(changed_paths(trees, base, place)?, base, place))
+    }
+
+    /// What `look` finds in the base and in itself, held open. If another command has replaced one
+    /// of them meanwhile, they are looked at once more.
+    fn of_trees<T>(&self, look: impl Fn(&Arc<Pinned>, &Arc<Pinned>) -> Result<T>) -> Result<T> {
         let (base, place) = self.open_trees()?;
-        told(changed_paths(trees, &base, &place)?, &base, &place)
+        let found = look(&base, &place);
+        let (base_now, place_now) = self.open_trees()?;
+        match (base.number()?, place.number()?) == (base_now.number()?, place_now.number()?) {
+            true => found,
+            false => look(&base_now, &place_now),
+        }
     }
 
     /// Its base and itself, held open.
@@ -270,11 +302,13 @@ impl Workspace {
     /// # Errors
     /// As for [`Trees::survey`].
     pub(crate) fn survey(&self, trees: &dyn Trees) -> Result<(Vec<Difference>, Option<u64>, TreeBytes)> {
-        let (base, place) = self.open_trees()?;
-        let mut paths = Vec::new();
-        let mut each = |change, path: &[u8]| add(&mut paths, change, path);
-        let (own, limits) = place.named(base.named(trees.survey(base.path(), place.path(), &mut each)))?;
-        Ok((told(in_order(paths), &base, &place)?, own, limits))
+        self.of_trees(|base, place| {
+            let mut paths = Vec::new();
+            let mut each = |change, path: &[u8]| add(&mut paths, change, path);
+            let (own, limits) =
+                place.named(base.named(trees.survey(base.path(), place.path(), &mut each)))?;
+            Ok((told(in_order(paths), base, place)?, own, limits))
+        })
     }
 }
 

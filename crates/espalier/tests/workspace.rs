@@ -86,11 +86,11 @@ fn a_new_directory_brings_its_repository_but_no_link_to_another_one() {
         pool.sh("mkdir -p base; echo 1 > base/f");
         pool.ws("create w --from base").ok();
         pool.sh("mkdir -p w/new/whole w/new/linked; cd w/new; git init -q whole; echo x > whole/x; \
-            echo 'gitdir: ../../.git/modules/linked' > linked/.git; echo y > linked/y");
+            echo 'gitdir: ../../.git/modules/linked' > linked/.git; echo y > linked/y; \
+            mkdir -p whole/sub whole/.git/modules/sub; echo 'gitdir: ../.git/modules/sub' > whole/sub/.git");
         pool.ws("apply w").ok();
-        let found =
-            pool.sh("cd base/new; ls -A linked whole; cat whole/x linked/y; git -C whole status --short");
-        assert_eq!(found, "linked:\ny\n\nwhole:\n.git\nx\nx\ny\n?? x\n");
+        let found = pool.sh("cd base/new; ls -A linked whole whole/sub; cat whole/x linked/y");
+        assert_eq!(found, "linked:\ny\n\nwhole:\n.git\nsub\nx\n\nwhole/sub:\n.git\nx\ny\n");
     });
 }
 

@@ -250,6 +250,12 @@ fn with_mounts(limit: bool) {
     }
     assert_eq!(fs::read_to_string(pool.path("seen/d/g")).unwrap(), "again\n");
     drop(bound);
+    // Nor does a mount on what the target alone has got since matter, where it has lost something.
+    pool.sh("mkdir base/late; rm base/e/new; echo w >w/d/late");
+    let late = Bound::new(&pool.path("other"), &pool.path("base/late"));
+    pool.ws("apply w").ok();
+    assert_eq!(fs::read_to_string(pool.path("base/d/late")).unwrap(), "w\n");
+    drop(late);
     pool.ws("discard w").ok();
     pool.place.remount();
 }

@@ -126,6 +126,11 @@ impl OwnershipMarks {
     /// contradicts them is stored. The caller holds the tree lock and no states.
     pub(crate) fn clear(&self, dir: &Arc<Node>, how: Contradiction) -> Result<()> {
         self.walks.spoil(how, |walk| walk.top.contains(dir));
+        self.clear_marks(dir)
+    }
+
+    /// The same, where walks are spoiled already as far as they have to be.
+    fn clear_marks(&self, dir: &Arc<Node>) -> Result<()> {
         let mut at = Some(dir.clone());
         let mut chain = Vec::new();
         while let Some(node) = at {
@@ -236,11 +241,23 @@ impl OwnershipMarks {
 
     /// Clears the marks that an entry with `inode` in `dir` contradicts; true if it does.
     pub(crate) fn clear_before_entry(&self, dir: &Arc<Node>, inode: &Inode) -> Result<bool> {
+        self.clear_before(dir, inode, |walk| walk.top.contains(dir))
+    }
+
+    /// The same, of an entry that spoils the walks that `concerns` names.
+    fn clear_before(
+        &self,
+        dir: &Arc<Node>,
+        inode: &Inode,
+        concerns: impl Fn(&ActiveWalk) -> bool,
+    ) -> Result<bool> {
         let uid = dir.state().inode.uid;
         let agrees = agrees_with_mark(inode, uid);
         if !agrees {
             let may_be_protected = inode.is_dir() || inode.flags.protect();
-            self.clear(dir, if may_be_protected { Contradiction::Any } else { Contradiction::Rights })?;
+            let how = if may_be_protected { Contradiction::Any } else { Contradiction::Rights };
+            self.walks.spoil(how, concerns);
+            self.clear_marks(dir)?;
         }
         Ok(!agrees)
     }
@@ -249,17 +266,21 @@ impl OwnershipMarks {
     /// `inode` is its own. A directory that agrees with the mark may lead to foreign files all the
     /// same, where its link area doubts its owner. The area that serves `dir` doubts that owner
     /// then, but a walk under way may have passed.
+    ///
+    /// What moves within the top of a walk spoils it not: the walk looks at a state in which the
+    /// entry is at its place before, or the entry came in since and agreed, or spoiled it then.
     pub(crate) fn clear_before_move(&self, node: &Arc<Node>, dir: &Arc<Node>) -> Result<bool> {
         let inode = node.state().inode.clone();
+        let comes_in = |walk: &ActiveWalk| walk.top.contains(dir) && !walk.top.contains(node);
         if node.is_dir() && !self.walks.are_none() && self.links.is_in_use() {
             let top = node.link_area_directory();
             let prefix = top.map(|top| top.content_prefix(self.tree.epoch()));
             let mark = prefix.map(|prefix| self.links.area_mark(&prefix)).transpose()?;
             if mark.is_none_or(|mark| mark.doubts(inode.uid)) {
-                self.walks.spoil(Contradiction::Any, |walk| walk.top.contains(dir));
+                self.walks.spoil(Contradiction::Any, comes_in);
             }
         }
-        self.clear_before_entry(dir, &inode)
+        self.clear_before(dir, &inode, comes_in)
     }
 
     /// True if no walk is needed to know that everything in and below `node` is the caller's, or,

@@ -6,8 +6,8 @@
 //!
 //! A walk that is spoiled is made again, but never under a lock, and only [`WALKS_MAX`] times. What
 //! spoiled it was an entry that is not the caller's alone, or not by its marks; so the call is
-//! refused then as if a walk had met it. The answer is the one that has callers go on entry by
-//! entry, which ends however often the tree changes.
+//! refused then as if a walk had met it. Removals go on entry by entry then, which ends however
+//! often the tree changes.
 
 use crate::inode::node::Node;
 use crate::inode::ownership::{ActiveWalk, ActiveWalks, OwnershipMarks};

@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 
 /// Less than what a walk reads, so that every walk reads from the device.
 const MEMORY: u64 = 1 << 20;
-const LINKS: usize = 1500;
+const LINKS: usize = 600;
 const TARGET_BYTES: usize = 3000;
 /// Walks that one call makes at most.
 const WALKS_MAX: u64 = 3;
@@ -191,6 +191,28 @@ fn a_tree_that_is_changed_once_is_walked_again() {
         }
     });
     assert_eq!((done, large.walks()), (Ok(()), 2));
+    large.bench.check(0);
+}
+
+#[test]
+fn moves_within_a_tree_spoil_no_walk() {
+    let large = Large::new();
+    let fs = &large.bench.fs;
+    let names: [&[u8]; 2] = [b"here", b"there"];
+    let dir = fs.mkdir(large.top, names[0], 0o755, &USER).expect("mkdir").node;
+    // Above it there are no marks, so the directory does not agree with one.
+    fs.mknod(dir, b"special", NewNode::Regular, 0o2755, &USER).expect("mknod");
+    let mut moves = 0;
+    let done = large.clone_while("copy", || {
+        // Each waits for the walk to let go of the tree lock.
+        if moves < 20 {
+            let (old, new) = (names[moves % 2], names[(moves + 1) % 2]);
+            fs.rename(large.top, old, large.top, new, RenameMode::NoReplace).expect("rename");
+            moves += 1;
+        }
+    });
+    assert_eq!((done, large.walks()), (Ok(()), 1));
+    assert!(moves > 0, "the walk reads nothing from the device");
     large.bench.check(0);
 }
 

@@ -5,8 +5,9 @@
 //! record that a power cut or damage cut off from those before, or be left of an earlier use of the
 //! half.
 //!
-//! Invariant: a read of a record that fails is an error, and does not end the records. Only behind
-//! them are blocks that cannot be read passed over: no record is known to be there.
+//! Invariant: a read of a record that the store does not have is an error if it fails, and does not
+//! end the records. Only behind them are blocks that cannot be read passed over: no record is known
+//! to be there.
 
 use super::record::{Change, Head, MAX_RECORD_BLOCKS, data_sum};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Result};
@@ -73,17 +74,24 @@ pub(super) struct Found {
     pub(super) traces: Vec<Trace>,
 }
 
-/// All that the two halves of journal `id` have.
+/// All that the two halves of journal `id` have; of the heads behind the records only those that
+/// `wanted` accepts. The store has all up to record number `stored`.
 ///
 /// # Errors
 /// What the device says.
-pub(super) fn scan(device: &dyn Device, id: u64, half_blocks: u64) -> Result<Found> {
+pub(super) fn scan(
+    device: &dyn Device,
+    id: u64,
+    half_blocks: u64,
+    stored: u64,
+    wanted: &dyn Fn(&Trace) -> bool,
+) -> Result<Found> {
     let mut found = Found::default();
     for half in 0..2 {
         let front = 1 + half * half_blocks;
         let end = front + half_blocks;
-        let first_wrong = records(device, id, front..end, &mut found.records)?;
-        traces(device, id, first_wrong..end, &mut found.traces);
+        let first_wrong = records(device, id, front..end, stored, &mut found.records)?;
+        traces(device, id, first_wrong..end, wanted, &mut found.traces);
     }
     Ok(found)
 }
@@ -92,7 +100,13 @@ pub(super) fn scan(device: &dyn Device, id: u64, half_blocks: u64) -> Result<Fou
 ///
 /// # Errors
 /// What the device says.
-fn records(device: &dyn Device, id: u64, half: Range<u64>, found: &mut Vec<Record>) -> Result<u64> {
+fn records(
+    device: &dyn Device,
+    id: u64,
+    half: Range<u64>,
+    stored: u64,
+    found: &mut Vec<Record>,
+) -> Result<u64> {
     let (mut block, mut before) = (half.start, None);
     while block < half.end {
         let mut bytes = AlignedBuf::zeroed(BLOCK);
@@ -105,7 +119,12 @@ fn records(device: &dyn Device, id: u64, half: Range<u64>, found: &mut Vec<Recor
         }
         before = Some((head.number, head.epoch));
         let record = Record { head, block };
-        if record.blocks(device)?.is_none() {
+        let is_whole = match record.blocks(device) {
+            // It is not needed.
+            Err(_) if record.number() <= stored => false,
+            read => read?.is_some(),
+        };
+        if !is_whole {
             break;
         }
         found.push(record);
@@ -115,7 +134,13 @@ fn records(device: &dyn Device, id: u64, half: Range<u64>, found: &mut Vec<Recor
 }
 
 /// Takes each block that is the head of a record, wherever it lies.
-fn traces(device: &dyn Device, id: u64, blocks: Range<u64>, found: &mut Vec<Trace>) {
+fn traces(
+    device: &dyn Device,
+    id: u64,
+    blocks: Range<u64>,
+    wanted: &dyn Fn(&Trace) -> bool,
+    found: &mut Vec<Trace>,
+) {
     let mut buffer = AlignedBuf::zeroed(MAX_RECORD_BLOCKS as usize * BLOCK);
     let mut passed_over = 0;
     let mut block = blocks.start;
@@ -126,7 +151,8 @@ fn traces(device: &dyn Device, id: u64, blocks: Range<u64>, found: &mut Vec<Trac
             passed_over += read_each(device, block, part);
         }
         let heads = part.chunks_exact(BLOCK).filter_map(Head::decode);
-        found.extend(heads.filter(|head| head.journal == id).map(|head| Trace::of(&head)));
+        let heads = heads.filter(|head| head.journal == id).map(|head| Trace::of(&head));
+        found.extend(heads.filter(wanted));
         block += count;
     }
     if passed_over > 0 {

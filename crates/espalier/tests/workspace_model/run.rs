@@ -471,9 +471,19 @@ impl Run {
         }
     }
 
+    /// Completes what the crash interrupted, as each command does first that looks at a workspace.
+    fn tidy(&self) {
+        let _acting = self.act_as_user();
+        for known in Registry::around(&self.top).unwrap().workspaces() {
+            let mut workspace = Registry::locate(&self.top, known.place().as_os_str()).unwrap();
+            workspace.tidy(&Mounted).unwrap();
+        }
+    }
+
     /// Finds which of the states that a crash may leave it has left, the last if several are alike,
     /// and goes on from there.
     pub(crate) fn recover(&mut self, allowed: &[State], what: &str) -> usize {
+        self.tidy();
         let found = self.look();
         let Some(which) = allowed.iter().rposition(|state| *state == found) else {
             let last = allowed.last().map(|state| found.differences(state));

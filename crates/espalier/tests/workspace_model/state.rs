@@ -156,9 +156,7 @@ impl State {
             }
             Act::Apply(_, rule) => {
                 let Ok(merged) = merge(&one.base, &self.original, &one.tree, rule) else { return Vec::new() };
-                let mut applied = self.clone();
-                applied.original = Rc::new(merged);
-                done.original = applied.original.clone();
+                done.original = Rc::new(merged);
                 one.has_loose_base = !rule.paths.is_empty();
                 one.base = match one.has_loose_base {
                     true => {
@@ -167,8 +165,6 @@ impl State {
                     }
                     false => one.tree.clone(),
                 };
-                // The base follows; what was applied already is no conflict.
-                return vec![applied, done];
             }
             Act::Promote(_) => std::mem::swap(&mut one.tree, &mut done.original),
             Act::Discard(_) => drop(done.known.remove(&name)),
