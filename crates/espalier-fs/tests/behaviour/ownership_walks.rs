@@ -115,7 +115,7 @@ impl Large {
     fn new() -> Self {
         let turnstile = Turnstile::new();
         let device: Arc<dyn Device> = turnstile.clone();
-        let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(1));
+        let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
         Store::format(device.clone(), env.clone(), &Default::default()).expect("format");
         let open = |memory| {
             let (merge, tuning) = (merge_functions(), Tuning::tiny());
