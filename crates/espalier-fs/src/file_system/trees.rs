@@ -169,6 +169,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) if one was removed;
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// not all of both is the caller's own; of the store.
     pub fn diff_trees(

@@ -18,8 +18,9 @@
 //!    range, and those that it lies in. The source of a clone does not change.
 //!
 //! What is not committed is seen by no comparison, kept or not. Rights are no part of an answer:
-//! whether a caller may ask is judged each time. All of it lies in memory and is bounded; what was
-//! not asked for during many changes is dropped, so that changes cost nothing for it any more.
+//! whether a caller may ask is judged each time. All of it lies in memory and is bounded. Answers
+//! that were not asked for during many changes are dropped; when there are no comparisons under way
+//! either, changes cost next to nothing again.
 
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::layout::{self, LINKS, METADATA, ORPHAN_AREA};
