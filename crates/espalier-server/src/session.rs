@@ -22,7 +22,7 @@ use espalier_client::wire::{
     Call, ChangesHead, FRAME_MAX_BYTES, Hello, NewItem, ReplyHead, RequestHead, VERSIONS, WaitHead,
     WelcomeFlags, Writer,
 };
-use espalier_fs::{Caller, ChangedPaths, Handle, Open, OwnerChange, PathCaller, Paths};
+use espalier_fs::{ChangedPaths, OwnerChange, PathCaller, Paths};
 use espalier_fuse::ClientAccess;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::net::{
@@ -177,7 +177,7 @@ impl Session {
         let Some(opened) = &mut self.opened else { return Turn::GoesOn };
         // It may have been answered meanwhile.
         let Some(id) = opened.waiting.as_ref().map(|waiting| waiting.id) else { return Turn::GoesOn };
-        let looked = served.access.call(|| opened.look(served));
+        let looked = served.access.call(|| opened.look());
         self.answer_if_any(served, id, looked)
     }
 
@@ -407,7 +407,7 @@ impl Opened {
                 self.stream = None;
                 whole(Vec::new())
             }
-            Call::Changes { path, position } => self.changes(served, path, position),
+            Call::Changes { path, position } => self.changes(path, position),
             Call::Sync => {
                 served.access.fs().syncfs()?;
                 whole(Vec::new())
@@ -434,10 +434,9 @@ impl Opened {
     }
 
     /// What was changed below a directory.
-    fn changes(&mut self, served: &Served, path: &[u8], position: &[u8]) -> Outcome<Answer> {
-        let directory = self.watched(path)?;
-        let node = watched_node(&directory)?;
-        let changed = served.access.fs().changed_paths(node, position, &self.owner())?;
+    fn changes(&mut self, path: &[u8], position: &[u8]) -> Outcome<Answer> {
+        self.check_watchable()?;
+        let changed = self.caller.changed_paths(path, position)?;
         let mut out = Writer::default();
         changes_head(&changed).encode(&mut out);
         self.tell_paths(changed.paths, out)
@@ -454,16 +453,15 @@ impl Opened {
         let (path, waiter) = (path.to_vec(), served.waits.waiter(number));
         let (exact, position) = (position.to_vec(), position.to_vec());
         self.waiting = Some(Waiting { id, path, position, exact, waiter });
-        self.look(served)
+        self.look()
     }
 
     /// Answers a wait if something was changed.
-    fn look(&mut self, served: &Served) -> Outcome<Option<Answer>> {
+    fn look(&mut self) -> Outcome<Option<Answer>> {
         let Some(mut waiting) = self.waiting.take() else { return Ok(None) };
-        let directory = self.watched(&waiting.path)?;
-        let node = watched_node(&directory)?;
-        let (fs, caller) = (served.access.fs(), self.owner());
-        let changed = fs.changed_paths_or_wait(node, &waiting.exact, &caller, &waiting.waiter)?;
+        self.check_watchable()?;
+        let (path, exact) = (&waiting.path[..], &waiting.exact);
+        let changed = self.caller.changed_paths_or_wait(path, exact, &waiting.waiter)?;
         if !changed.everything && changed.paths.is_empty() {
             (waiting.position, waiting.exact) = (changed.token.into_bytes(), changed.exact.into_bytes());
             self.waiting = Some(waiting);
@@ -494,18 +492,13 @@ impl Opened {
         ended.ok_or(())
     }
 
-    /// A directory whose changes are known.
-    fn watched(&self, path: &[u8]) -> Outcome<Handle> {
+    /// Refuses to tell of changes that the server does not know.
+    fn check_watchable(&self) -> Outcome<()> {
         if self.flags.write_back {
             let message = "with -o writeback the kernel has changes that the server does not know";
             return Err(Failure::new(libc::EOPNOTSUPP, message));
         }
-        Ok(self.caller.open(path, &Open { directory: true, ..Open::default() })?)
-    }
-
-    fn owner(&self) -> Caller {
-        let credentials = self.caller.credentials();
-        Caller { uid: credentials.uid, gid: credentials.gid, ..Caller::default() }
+        Ok(())
     }
 
     /// Appends paths to an answer, as many as it has room for; the others become the stream.
@@ -516,10 +509,6 @@ impl Opened {
         self.stream = more.then_some(Stream::Paths(paths));
         Ok(Answer { body: vec![out.0], more })
     }
-}
-
-fn watched_node(directory: &Handle) -> Outcome<espalier_fs::NodeId> {
-    directory.node().ok_or_else(|| Failure::new(libc::EROFS, "a snapshot does not change"))
 }
 
 fn changes_head(changed: &ChangedPaths) -> ChangesHead<'_> {

@@ -6,8 +6,21 @@ use crate::model::types::*;
 use crate::namespace::create::Maker;
 use crate::path::caller::{At, Links, PathCaller};
 use crate::path::filter::Filter;
+use crate::path::handle::{Handle, Open};
 use crate::path::place::{Hold, PathPlace};
+use crate::tree_ops::changes::ChangedPaths;
 use crate::tree_ops::list::walk_tree;
+use crate::volume::change_journal::ChangeWaiter;
+use std::sync::Arc;
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+thread_local! {
+    /// What a test has happen between the two steps of a question about changes.
+    static BEFORE_ASKED: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
+}
 
 /// What [`PathCaller::walk`] gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +107,51 @@ impl PathCaller {
         Ok(())
     }
 
+    /// Tells what was changed below a directory since `token` was given out, as
+    /// [`FileSystem::changed_paths`](crate::FileSystem::changed_paths) does.
+    ///
+    /// # Errors
+    /// Those of that call; [`FsErrorKind::ReadOnly`] in snapshots.
+    pub fn changed_paths<'a>(&self, path: impl Into<At<'a>>, token: &[u8]) -> Result<ChangedPaths> {
+        let directory = self.watched(path.into())?;
+        let hold = watchable(&directory)?;
+        hold.fs().changed_paths(hold.node.id, token, &self.owner())
+    }
+
+    /// As [`PathCaller::changed_paths`]; if there is nothing to tell (no paths, and not
+    /// "everything"), `waiter` is woken once by the next change there, and when the directory
+    /// leaves its place. The file system does not keep the waiter.
+    ///
+    /// # Errors
+    /// As for [`PathCaller::changed_paths`].
+    pub fn changed_paths_or_wait<'a>(
+        &self,
+        path: impl Into<At<'a>>,
+        token: &[u8],
+        waiter: &Arc<dyn ChangeWaiter>,
+    ) -> Result<ChangedPaths> {
+        let path = path.into();
+        loop {
+            let directory = self.watched(path)?;
+            let hold = watchable(&directory)?;
+            #[cfg(test)]
+            BEFORE_ASKED.take().into_iter().for_each(|happen| happen());
+            let changed = hold.fs().changed_paths_or_wait(hold.node.id, token, &self.owner(), waiter)?;
+            if changed.everything || !changed.paths.is_empty() {
+                return Ok(changed);
+            }
+            // It may have moved away between the two steps: then the waiter waits at the new place,
+            // which was not asked about, and the move itself woke nothing.
+            if self.watched(path)?.node() == Some(hold.node.id) {
+                return Ok(changed);
+            }
+        }
+    }
+
+    fn watched(&self, path: At<'_>) -> Result<Handle> {
+        self.open(path, &Open { directory: true, ..Open::default() })
+    }
+
     /// Removes a directory with everything below it.
     ///
     /// # Errors
@@ -150,6 +208,13 @@ impl PathCaller {
         let place = self.object(path.into(), Links::Stay)?;
         let hold = changeable(&place)?;
         hold.fs().chmod_tree(hold.node.id, change, &self.owner())
+    }
+}
+
+fn watchable(directory: &Handle) -> Result<&Hold> {
+    match &directory.place {
+        PathPlace::Node(hold) if hold.volume.is_live() => Ok(hold),
+        _ => fail(FsErrorKind::ReadOnly, "a snapshot does not change"),
     }
 }
 

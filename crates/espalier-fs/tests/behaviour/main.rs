@@ -23,6 +23,7 @@ mod reserved;
 mod semantics;
 mod snapshots;
 mod trees;
+mod watches;
 mod write_many;
 
 use espalier_engine::{Store, Tuning};

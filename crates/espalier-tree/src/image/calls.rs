@@ -77,7 +77,7 @@ impl ImageCalls {
 
     fn begin_watch(&self, path: &[u8], position: &[u8]) -> Result<ImageWatch> {
         let opened = self.for_call()?;
-        ImageWatch::begin((opened.fs()?, opened.caller()?), path, position)
+        ImageWatch::begin(opened.caller()?, path, position)
     }
 }
 
@@ -272,7 +272,7 @@ impl Calls for ImageCalls {
 
     fn changes(&self, path: &[u8], position: &[u8]) -> Result<Changes> {
         let opened = self.for_call()?;
-        Ok(now((opened.fs()?, opened.caller()?), (path, position), None)?.1)
+        Ok(now(opened.caller()?, (path, position), None)?.1)
     }
 
     fn watch(&self, path: &[u8], position: &[u8]) -> Result<Watch> {

@@ -1,8 +1,8 @@
 //! Watches of directories of an image: what this process changes there, through this opening of it.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use espalier_client::Changes;
-use espalier_fs::{Caller, ChangeWaiter, FileSystem, Links, Open, PathCaller};
+use espalier_fs::{ChangeWaiter, Links, PathCaller};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,6 @@ const WANTED_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A watch of a directory.
 pub(crate) struct ImageWatch {
-    fs: Arc<FileSystem>,
     caller: PathCaller,
     /// The directory. It is looked up each time, so that one that has moved away, or was removed,
     /// ends the wait.
@@ -36,17 +35,13 @@ struct Waiter {
 /// # Errors
 /// As for [`Tree::changes`](crate::Tree::changes).
 pub(crate) fn now(
-    (fs, caller): (&FileSystem, &PathCaller),
+    caller: &PathCaller,
     (path, position): (&[u8], &[u8]),
     waiter: Option<&Arc<dyn ChangeWaiter>>,
 ) -> Result<(Vec<u8>, Changes)> {
-    let directory = caller.open(path, &Open { directory: true, ..Open::default() })?;
-    let node = directory.node().ok_or_else(|| Error::new(libc::EROFS, "a snapshot does not change"))?;
-    let (uid, gid) = (caller.credentials().uid, caller.credentials().gid);
-    let owner = Caller { uid, gid, ..Caller::default() };
     let found = match waiter {
-        None => fs.changed_paths(node, position, &owner)?,
-        Some(waiter) => fs.changed_paths_or_wait(node, position, &owner, waiter)?,
+        None => caller.changed_paths(path, position)?,
+        Some(waiter) => caller.changed_paths_or_wait(path, position, waiter)?,
     };
     let position = found.token.into_bytes();
     let changes = Changes { position, everything: found.everything, paths: found.paths };
@@ -58,15 +53,11 @@ impl ImageWatch {
     ///
     /// # Errors
     /// Those of `stat`.
-    pub(crate) fn begin(
-        (fs, caller): (&Arc<FileSystem>, &PathCaller),
-        path: &[u8],
-        position: &[u8],
-    ) -> Result<Self> {
+    pub(crate) fn begin(caller: &PathCaller, path: &[u8], position: &[u8]) -> Result<Self> {
         caller.stat(path, Links::Follow)?;
         let (path, position) = (path.to_vec(), position.to_vec());
-        let (fs, caller) = (Arc::clone(fs), caller.clone());
-        Ok(Self { fs, caller, path, position, exact: Vec::new(), first: Vec::new() })
+        let caller = caller.clone();
+        Ok(Self { caller, path, position, exact: Vec::new(), first: Vec::new() })
     }
 
     /// Has these paths told before anything else.
@@ -99,7 +90,7 @@ impl ImageWatch {
         let woken: Arc<dyn ChangeWaiter> = waiter.clone();
         loop {
             let since = if self.exact.is_empty() { &self.position } else { &self.exact };
-            let (exact, changes) = now((&self.fs, &self.caller), (&self.path, since), Some(&woken))?;
+            let (exact, changes) = now(&self.caller, (&self.path, since), Some(&woken))?;
             self.exact = exact;
             self.position.clone_from(&changes.position);
             let is_told = changes.everything || !changes.paths.is_empty();

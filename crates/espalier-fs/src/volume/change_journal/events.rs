@@ -55,7 +55,7 @@ pub(super) fn events_of(batch: &Batch) -> Vec<Event> {
 }
 
 /// The content prefix of the directory whose entry has this key; `None` for the root.
-fn content_of(key: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn content_of(key: &[u8]) -> Option<Vec<u8>> {
     let above = directories_above(key).last()?;
     let name = key[above.len()..].strip_prefix(&[0]).filter(|name| !name.is_empty())?;
     Some([above, name, &[layout::CONTENT]].concat())

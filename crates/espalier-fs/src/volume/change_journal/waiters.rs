@@ -3,7 +3,7 @@
 //! The journal holds them weakly, each for one directory and until it was woken once: a reader that
 //! went away leaves nothing behind but a place, which the next one for that directory takes.
 
-use super::events::Event;
+use super::events::{Event, content_of};
 use crate::model::layout;
 use crate::volume::directory_keys::{bounds, common_directory, directories_above, is_in_area};
 use espalier_engine::KeyRange;
@@ -53,7 +53,12 @@ impl Waiters {
             Event::Entry(key) if key.starts_with(layout::ORPHAN_AREA) => Woken::default(),
             // Which directories have a name of the file is not known here.
             Event::Entry(key) if is_in_area(key) => self.all(),
-            Event::Entry(key) => self.above(key),
+            Event::Entry(key) => {
+                let mut woken = self.above(key);
+                // An empty directory that moves or is removed has no keys but this one.
+                woken.add(content_of(key).map(|content| self.at(&content)).unwrap_or_default());
+                woken
+            }
             Event::Tree(prefix) => self.around(&KeyRange::prefix(prefix), prefix),
             Event::Gone(range) => self.around(range, common_directory(range)),
             Event::Cloned(source, destination) => {
@@ -73,6 +78,11 @@ impl Waiters {
     /// Takes all.
     pub(super) fn all(&mut self) -> Woken {
         Woken(std::mem::take(&mut self.0).into_values().flatten().collect())
+    }
+
+    /// Takes those of one directory.
+    fn at(&mut self, prefix: &[u8]) -> Woken {
+        Woken(self.0.remove(prefix).unwrap_or_default())
     }
 
     /// Takes those of the directories above a key.
