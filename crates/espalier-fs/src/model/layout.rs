@@ -50,7 +50,7 @@ pub(crate) const ROOT_KEY: &[u8] = &[0];
 const AREA_NAME_BYTES: usize = 16;
 /// Length of the keys of entries in the orphan area.
 pub(crate) const ORPHAN_KEY_BYTES: usize = ORPHAN_AREA.len() + 1 + AREA_NAME_BYTES;
-const ENTRY: u8 = 0;
+pub(crate) const ENTRY: u8 = 0;
 pub(crate) const CONTENT: u8 = 1;
 pub(crate) const BLOCK: u8 = 0;
 const XATTR: u8 = 1;

@@ -25,21 +25,24 @@
 //! Files with several names live in link areas. A change there is noted by its key; the caller
 //! finds the names ([`Changed::linked`]).
 //!
+//! Forks share the notes so far ([`layers`]), so what clones cost here is what changes after them.
+//!
 //! A reader that reads from the file system itself, and not by the kernel, needs no grace: by 1 a
 //! change that it does not see is noted later. For it an answer has a second token, which is exact.
 //! Such a reader can leave a *waiter* ([`waiters`]) with a question that has nothing to answer yet.
 //! Both happen under one lock, so no change comes in between, and the waiter is woken once.
 
 mod events;
+mod layers;
 mod notes;
 mod waiters;
 
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::layout;
-use crate::volume::directory_keys::{bounds, common_directory, directories_above, is_in_area};
+use crate::volume::directory_keys::{bounds, common_directory, directories, directories_above, is_in_area};
 use espalier_engine::{Batch, KeyRange};
 use events::{Event, events_of};
-use notes::Notes;
+use layers::{Layers, NoteCount};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,9 +54,9 @@ use waiters::{Waiters, Woken};
 const GRACE: u64 = 1_000_000_000;
 /// Watched directories; beyond that those that were not asked about for the longest time go.
 const MAX_WATCHES: usize = 1 << 16;
-/// Notes of all watches, each counted as often as it is shared.
+/// Notes of all watches, those that forks share counted once.
 const MAX_NOTES: usize = 1 << 18;
-/// Changes of files with several names that are kept.
+/// Changes of files with several names that are kept, counted in the same way.
 const MAX_LINKED: usize = 1 << 14;
 /// Ancestors whose tokens a fork accepts.
 const MAX_ANCESTORS: usize = 16;
@@ -87,14 +90,15 @@ pub(crate) struct ChangeJournal {
 struct Watches {
     /// By content prefix.
     all: BTreeMap<Vec<u8>, Watch>,
-    /// Keys in link areas, with the sequence numbers of their last change.
-    linked: BTreeMap<Vec<u8>, u64>,
+    /// By the content prefix of a link area: what was changed there.
+    linked: BTreeMap<Vec<u8>, Layers>,
     /// Since when `linked` is complete.
     linked_since: u64,
     /// The newest sequence number.
     last: u64,
-    /// The notes of all watches.
-    notes: usize,
+    /// The notes of all watches, and those of link areas.
+    notes: NoteCount,
+    linked_notes: NoteCount,
     /// What waits for changes.
     waiters: Waiters,
 }
@@ -106,7 +110,7 @@ struct Watch {
     ancestors: Vec<(u64, u64)>,
     /// Since when the notes are complete.
     since: u64,
-    notes: Arc<Notes>,
+    notes: Layers,
     /// When it was last asked about.
     asked: u64,
 }
@@ -164,13 +168,9 @@ impl ChangeJournal {
         self.in_use.store(true, Ordering::Release);
         let mut watches = self.watches.lock();
         let now = watches.tick(now);
-        let watch = watches.all.entry(prefix.to_vec()).or_insert_with(|| Watch {
-            id,
-            ancestors: Vec::new(),
-            since: now,
-            notes: Arc::default(),
-            asked: now,
-        });
+        let notes = Layers::new(&watches.notes);
+        let new = Watch { id, ancestors: Vec::new(), since: now, notes, asked: now };
+        let watch = watches.all.entry(prefix.to_vec()).or_insert(new);
         let token = token_text(watch.id, watch.since.saturating_sub(1));
         let exact = token_text(watch.id, now);
         let woken = watches.trim();
@@ -231,15 +231,22 @@ impl Watches {
     fn note_entry(&mut self, key: &[u8], now: u64) {
         if is_in_area(key) {
             if !key.starts_with(layout::ORPHAN_AREA) {
-                self.linked.insert(key.to_vec(), now);
+                self.note_linked(key, now);
             }
             return;
         }
         for above in directories_above(key) {
             if let Some(watch) = self.all.get_mut(above) {
-                self.notes = watch.add(self.notes, &key[above.len()..], now, false);
+                watch.add(&key[above.len()..], now, false);
             }
         }
+    }
+
+    /// Notes a key in a link area.
+    fn note_linked(&mut self, key: &[u8], now: u64) {
+        let (area, rest) = key.split_at(directories(key).len());
+        let notes = self.linked.entry(area.to_vec()).or_insert_with(|| Layers::new(&self.linked_notes));
+        notes.add(rest, now, false);
     }
 
     fn note_tree(&mut self, prefix: &[u8], now: u64) {
@@ -248,17 +255,17 @@ impl Watches {
         }
         for above in directories_above(prefix).filter(|above| above.len() < prefix.len()) {
             if let Some(watch) = self.all.get_mut(above) {
-                self.notes = watch.add(self.notes, &prefix[above.len()..], now, true);
+                watch.add(&prefix[above.len()..], now, true);
             }
         }
         let below = KeyRange::prefix(prefix);
         for (_, watch) in self.all.range_mut::<[u8], _>(bounds(&below)) {
-            self.notes -= watch.forget_before(now);
+            watch.forget_before(now);
         }
     }
 
     fn note_gone(&mut self, range: &KeyRange, now: u64) {
-        self.drop_watches(range);
+        drop_keys(&mut self.all, range);
         drop_keys(&mut self.linked, range);
         // In a link area only files without a name are deleted by ranges.
         let directory = common_directory(range);
@@ -268,7 +275,7 @@ impl Watches {
         // The directory that is gone, or one around the range.
         for above in directories_above(directory) {
             if let Some(watch) = self.all.get_mut(above) {
-                self.notes = watch.add(self.notes, &directory[above.len()..], now, true);
+                watch.add(&directory[above.len()..], now, true);
             }
         }
     }
@@ -278,56 +285,49 @@ impl Watches {
         let rebased = |key: &[u8]| [destination, &key[source.len()..]].concat();
         let forks: Vec<(Vec<u8>, Watch)> = self
             .all
-            .range::<[u8], _>(bounds(&from))
+            .range_mut::<[u8], _>(bounds(&from))
             .map(|(prefix, watch)| (rebased(prefix), watch.fork(new_id(), now)))
             .collect();
-        let linked: Vec<(Vec<u8>, u64)> = self
+        let mut linked: Vec<(Vec<u8>, Layers)> = self
             .linked
-            .range::<[u8], _>(bounds(&from))
-            .map(|(key, changed)| (rebased(key), *changed))
+            .range_mut::<[u8], _>(bounds(&from))
+            .map(|(area, notes)| (rebased(area), notes.fork()))
             .collect();
-        self.drop_watches(&to);
+        // All files of an area that lies above what is cloned.
+        if let (Some(area), Some(copy)) = (whole_area(source), whole_area(destination)) {
+            linked.extend(self.linked.get_mut(area).map(|notes| (copy.to_vec(), notes.fork())));
+        }
+        drop_keys(&mut self.all, &to);
         drop_keys(&mut self.linked, &to);
         self.linked.extend(linked);
         if !is_in_area(destination) {
             for above in directories_above(destination).filter(|above| above.len() < destination.len()) {
                 if let Some(watch) = self.all.get_mut(above) {
-                    self.notes = watch.add(self.notes, &destination[above.len()..], now, true);
+                    watch.add(&destination[above.len()..], now, true);
                 }
             }
         }
-        for (prefix, watch) in forks {
-            self.notes += watch.notes.len();
-            self.all.insert(prefix, watch);
-        }
-    }
-
-    fn drop_watches(&mut self, range: &KeyRange) {
-        for watch in drop_keys(&mut self.all, range) {
-            self.notes -= watch.notes.len();
-        }
+        self.all.extend(forks);
     }
 
     /// Drops what is too much. The answers to tokens that need it will be "everything"; returns
     /// what may wait for that.
     fn trim(&mut self) -> Woken {
-        if self.linked.len() > MAX_LINKED {
+        if self.linked_notes.get() > MAX_LINKED {
             self.linked.clear();
             self.linked_since = self.last;
         }
-        if self.all.len() <= MAX_WATCHES && self.notes <= MAX_NOTES {
+        if self.all.len() <= MAX_WATCHES && self.notes.get() <= MAX_NOTES {
             return Woken::default();
         }
         let mut ages: Vec<(u64, Vec<u8>)> =
             self.all.iter().map(|(prefix, watch)| (watch.asked, prefix.clone())).collect();
         ages.sort_unstable();
         for (_, prefix) in ages {
-            if self.all.len() <= MAX_WATCHES / 2 && self.notes <= MAX_NOTES / 2 {
+            if self.all.len() <= MAX_WATCHES / 2 && self.notes.get() <= MAX_NOTES / 2 {
                 break;
             }
-            if let Some(watch) = self.all.remove(&prefix) {
-                self.notes -= watch.notes.len();
-            }
+            self.all.remove(&prefix);
         }
         self.waiters.all()
     }
@@ -347,88 +347,85 @@ impl Watches {
         changed.paths = paths;
         if let Some(since) = accepted {
             // The other token of the answer that had this one is older by so much.
-            self.notes -= watch.forget_if_many(since.saturating_sub(GRACE));
-            changed.linked = self.linked_since(prefix, since);
+            watch.forget_if_many(since.saturating_sub(GRACE));
+            match self.linked_since(prefix, since) {
+                Some(linked) => changed.linked = linked,
+                None => (changed.everything, changed.paths) = (true, Vec::new()),
+            }
         }
         Some(changed)
     }
 
-    /// The files with several names, some of which may lie below `prefix`, that were changed since.
-    fn linked_since(&self, prefix: &[u8], since: u64) -> BTreeMap<Vec<u8>, BTreeSet<u64>> {
+    /// The files with several names, some of which may lie below `prefix`, that were changed since;
+    /// `None`: there were too many.
+    fn linked_since(&self, prefix: &[u8], since: u64) -> Option<BTreeMap<Vec<u8>, BTreeSet<u64>>> {
         // Those in areas of directories above, and in areas below.
         let above = directories_above(prefix)
             .filter(|above| above.len() < prefix.len())
-            .map(|above| KeyRange::prefix(&layout::area_files(above)));
+            .filter_map(|above| self.linked.get_key_value(&layout::area_prefix(above)));
+        let below = KeyRange::prefix(prefix);
+        let below = self.linked.range::<[u8], _>(bounds(&below));
         let mut found: BTreeMap<Vec<u8>, BTreeSet<u64>> = BTreeMap::new();
-        for range in above.chain([KeyRange::prefix(prefix)]) {
-            let changed = self.linked.range::<[u8], _>(bounds(&range));
-            for (key, _) in changed.filter(|(_, changed)| **changed > since) {
-                let Some(parsed) = layout::parse(key) else { continue };
-                let (Some((_, served)), Some(id)) =
-                    (parsed.prefix.split_last(), layout::area_id(&parsed.name))
-                else {
-                    continue;
-                };
-                let served = if served.len() > prefix.len() { served } else { prefix };
-                found.entry(served.to_vec()).or_default().insert(id);
+        for (area, notes) in above.chain(below) {
+            let Some((_, served)) = area.split_last() else { continue };
+            let served = if served.len() > prefix.len() { served } else { prefix };
+            for rest in notes.entries_since(since)? {
+                let key = [area, rest].concat();
+                if let Some(id) = layout::parse(&key).and_then(|parsed| layout::area_id(&parsed.name)) {
+                    found.entry(served.to_vec()).or_default().insert(id);
+                }
             }
         }
-        found
+        Some(found)
     }
 }
 
 impl Watch {
-    /// Notes an entry, or a directory with everything below, by the rest of its key. `notes`: those
-    /// of all watches; the result is how many they are then.
-    fn add(&mut self, notes: usize, rest: &[u8], now: u64, is_tree: bool) -> usize {
+    /// Notes an entry, or a directory with everything below, by the rest of its key.
+    fn add(&mut self, rest: &[u8], now: u64, is_tree: bool) {
         if rest.is_empty() {
-            return notes - self.forget_before(now);
-        }
-        let before = self.notes.len();
-        let own = Arc::make_mut(&mut self.notes);
-        if is_tree {
-            own.add_tree(rest, now);
+            self.forget_before(now);
         } else {
-            own.add_entry(rest, now);
+            self.notes.add(rest, now, is_tree);
         }
-        notes + own.len() - before
     }
 
-    /// What changed before is not known any more. The result is how many notes are dropped.
-    fn forget_before(&mut self, now: u64) -> usize {
+    /// What changed before is not known any more.
+    fn forget_before(&mut self, now: u64) {
         self.since = now;
-        let dropped = self.notes.len();
-        self.notes = Arc::default();
-        dropped
+        self.notes.clear();
     }
 
     /// If there are many notes, drops those that a caller with this token does not need.
-    fn forget_if_many(&mut self, since: u64) -> usize {
-        if !self.notes.are_many() {
-            return 0;
+    fn forget_if_many(&mut self, since: u64) {
+        if self.notes.forget_if_many(since) {
+            self.since = self.since.max(since);
         }
-        let before = self.notes.len();
-        Arc::make_mut(&mut self.notes).forget(since);
-        self.since = self.since.max(since);
-        before - self.notes.len()
     }
 
     /// The watch of a clone.
-    fn fork(&self, id: u64, now: u64) -> Self {
+    fn fork(&mut self, id: u64, now: u64) -> Self {
         let skipped = (self.ancestors.len() + 1).saturating_sub(MAX_ANCESTORS);
         let mut ancestors: Vec<(u64, u64)> = self.ancestors.iter().skip(skipped).copied().collect();
         ancestors.push((self.id, now));
-        Self { id, ancestors, since: self.since, notes: self.notes.clone(), asked: now }
+        Self { id, ancestors, since: self.since, notes: self.notes.fork(), asked: now }
     }
 }
 
-/// Removes the keys of a range; gives their values.
-fn drop_keys<V>(all: &mut BTreeMap<Vec<u8>, V>, range: &KeyRange) -> Vec<V> {
+/// The link area whose files all begin with this prefix.
+fn whole_area(files: &[u8]) -> Option<&[u8]> {
+    files.strip_suffix(&[layout::ENTRY]).filter(|area| is_in_area(area) && directories(area) == *area)
+}
+
+/// Removes the keys of a range.
+fn drop_keys<V>(all: &mut BTreeMap<Vec<u8>, V>, range: &KeyRange) {
     if range.is_empty() {
-        return Vec::new();
+        return;
     }
     let keys: Vec<Vec<u8>> = all.range::<[u8], _>(bounds(range)).map(|(key, _)| key.clone()).collect();
-    keys.iter().filter_map(|key| all.remove(key)).collect()
+    for key in keys {
+        all.remove(&key);
+    }
 }
 
 #[cfg(test)]

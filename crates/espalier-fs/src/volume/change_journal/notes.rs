@@ -11,8 +11,6 @@ use std::collections::BTreeMap;
 
 /// Notes of one watch.
 const MAX_NOTES: usize = 1 << 14;
-/// From so many notes on, those that the last caller did not need go.
-const MANY_NOTES: usize = 1 << 10;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
@@ -32,10 +30,6 @@ struct Tree {
 impl Notes {
     pub(super) fn len(&self) -> usize {
         self.entries.len() + self.trees.len()
-    }
-
-    pub(super) fn are_many(&self) -> bool {
-        self.len() > MANY_NOTES
     }
 
     pub(super) fn add_entry(&mut self, rest: &[u8], now: u64) {
@@ -60,7 +54,7 @@ impl Notes {
         }
         for above in directories_above(rest).skip(1) {
             if let Some(tree) = self.trees.get_mut(above).filter(|tree| tree.is_gathered) {
-                tree.changed = now;
+                tree.changed = tree.changed.max(now);
                 return true;
             }
         }
@@ -109,7 +103,22 @@ impl Notes {
         self.gathered = self.trees.values().filter(|tree| tree.is_gathered).count();
     }
 
-    fn newest(&self) -> u64 {
+    /// Takes over notes that are not older.
+    pub(super) fn absorb(&mut self, newer: &Self) {
+        for (rest, tree) in &newer.trees {
+            self.add_tree(rest, tree.changed);
+            if let Some(known) =
+                self.trees.get_mut(rest).filter(|known| !known.is_gathered && tree.is_gathered)
+            {
+                known.is_gathered = true;
+                self.gathered += 1;
+            }
+        }
+        newer.entries.iter().for_each(|(rest, changed)| self.add_entry(rest, *changed));
+    }
+
+    /// The instant of the last change; 0 if there is none.
+    pub(super) fn newest(&self) -> u64 {
         let trees = self.trees.values().map(|tree| &tree.changed);
         self.entries.values().chain(trees).copied().max().unwrap_or(0)
     }
@@ -119,6 +128,15 @@ impl Notes {
         self.entries.retain(|_, changed| *changed > until);
         self.trees.retain(|_, tree| tree.changed > until);
         self.gathered = self.trees.values().filter(|tree| tree.is_gathered).count();
+    }
+
+    /// The entries that were changed since an instant; `None`: everything, or whole directories.
+    pub(super) fn entries_since(&self, since: u64) -> Option<Vec<&[u8]>> {
+        if self.trees.values().any(|tree| tree.changed > since) {
+            return None;
+        }
+        let changed = self.entries.iter().filter(|(_, changed)| **changed > since);
+        Some(changed.map(|(rest, _)| &**rest).collect())
     }
 
     /// The paths that were changed since an instant, those of directories with a slash behind them;

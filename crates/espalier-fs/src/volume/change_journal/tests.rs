@@ -113,6 +113,68 @@ fn files_of_link_areas_are_told_by_number() {
     assert_eq!((changed.everything, all), (false, BTreeSet::from([3, 4, 5])));
 }
 
+/// What is noted of many clones is noted once, so their tokens stay good.
+#[test]
+fn clones_share_the_notes_so_far() {
+    let (journal, token) = watched();
+    let area = |of: &str, id| layout::entry_key(&layout::area_prefix(of.as_bytes()), &layout::area_name(id));
+    for number in 0..5000 {
+        touch(&journal, 10 * SECOND, format!("w\x01d{}\x01\0f{number}", number % 50).as_bytes());
+    }
+    for id in 0..100 {
+        touch(&journal, 10 * SECOND, &area("w\x01", id));
+    }
+    for clone in 0..300u32 {
+        let at = (11 + clone) * SECOND;
+        let copy = format!("v{clone}\x01");
+        commit(&journal, at, |batch| batch.clone_range(INDEX, b"w\x01", copy.as_bytes()));
+        touch(&journal, at, format!("{copy}\0own").as_bytes());
+        touch(&journal, at, &area(&copy, 1000));
+        touch(&journal, at, b"w\x01\0later");
+        touch(&journal, at, format!("w\x01\0later{clone}").as_bytes());
+    }
+    {
+        let watches = journal.watches.lock();
+        let (notes, linked) = (watches.notes.get(), watches.linked_notes.get());
+        assert!(notes < 30_000 && linked < 1000, "{notes} {linked}");
+    }
+    let at = 400 * SECOND;
+    for (clone, later) in [("v0\x01", 0), ("v150\x01", 151), ("v299\x01", 300)] {
+        let changed = journal.changed(clone.as_bytes(), token.as_bytes(), at, None).expect("watched");
+        assert!(!changed.everything);
+        assert_eq!(changed.paths.len(), 5001 + later, "{clone}");
+        let linked: BTreeSet<u64> = changed.linked.into_values().flatten().collect();
+        assert_eq!((linked.len(), linked.last()), (101, Some(&1000)));
+        // A newer token has less to tell, and what is not needed any more goes.
+        let since = token.replace(":4000000000", ":200000000000");
+        assert_ne!(since, token);
+        let newer = journal.changed(clone.as_bytes(), since.as_bytes(), at, None).expect("watched");
+        assert!(newer.everything || newer.paths.len() < 5001);
+    }
+    for clone in 0..300 {
+        let copy = format!("v{clone}\x01");
+        commit(&journal, at, |batch| batch.delete_range(INDEX, KeyRange::prefix(copy.as_bytes())));
+    }
+    commit(&journal, at, |batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01")));
+    let watches = journal.watches.lock();
+    assert_eq!((watches.all.len(), watches.notes.get(), watches.linked_notes.get()), (0, 0, 0));
+}
+
+/// The files of an area above what is cloned go along, too.
+#[test]
+fn a_clone_takes_the_files_of_an_area_above() {
+    let (journal, token) = watched();
+    let files = |of: &[u8]| layout::area_files(of);
+    touch(&journal, 10 * SECOND, &layout::entry_key(&layout::area_prefix(b""), &layout::area_name(3)));
+    commit(&journal, 11 * SECOND, |batch| {
+        batch.clone_range(INDEX, b"w\x01", b"v\x01");
+        batch.clone_range(INDEX, &files(b""), &files(b"v\x01"));
+    });
+    let changed = journal.changed(b"v\x01", token.as_bytes(), 12 * SECOND, None).expect("watched");
+    let own = BTreeMap::from([(b"v\x01".to_vec(), BTreeSet::from([3]))]);
+    assert_eq!((changed.everything, changed.linked), (false, own));
+}
+
 #[test]
 fn watches_are_bounded() {
     let (journal, token) = watched();
