@@ -9,6 +9,7 @@ use crate::path::analyzer::{self, End};
 use crate::path::caller::{At, Links, PathCaller};
 use crate::path::handle::Open;
 use crate::path::place::{Hold, PathPlace};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -191,14 +192,18 @@ impl PathCaller {
     }
 }
 
-/// The places of paths in the order of the keys that they have if no links are on the way.
+/// The places of paths in the order of the keys that they have if no links are on the way. Paths
+/// that begin at one directory stay together; where that lies among others is not looked up.
 pub(crate) fn in_key_order<'a>(paths: impl Iterator<Item = At<'a>>) -> impl Iterator<Item = usize> {
+    let mut beginnings = HashMap::new();
     let key = |at: At<'_>| {
+        let next = beginnings.len();
+        let beginning = *beginnings.entry(at.beginning()).or_insert(next);
         let run = analyzer::first_run(at.path);
         let mut prefix = Vec::with_capacity(at.path.len() + 8);
         let above = analyzer::names(at.path).take(run.count.saturating_sub(1));
         above.for_each(|(name, _)| analyzer::push_name(name, &mut prefix));
-        layout::entry_key(&prefix, run.last)
+        (beginning, layout::entry_key(&prefix, run.last))
     };
     let mut order: Vec<_> = paths.map(key).enumerate().map(|(at, key)| (key, at)).collect();
     order.sort_unstable();

@@ -5,7 +5,7 @@ use crate::model::access::Credentials;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
 use crate::namespace::prefix_cache::KnownCredentials;
-use crate::path::place::{Hold, OpenSnapshots, PathPlace, PathVolume};
+use crate::path::place::{Hold, OpenSnapshots, PathPlace, PathVolume, PlaceAddress};
 use crate::path::resolver::{Ending, Last, Resolved, Resolver, Want};
 use espalier_sync::Mutex;
 use std::collections::HashMap;
@@ -157,11 +157,12 @@ impl<'a> At<'a> {
 
     /// True if both begin at the same directory, or begin with a slash.
     pub(crate) fn is_beside(&self, other: &At<'_>) -> bool {
-        match (self.base, other.base) {
-            (None, None) => true,
-            (Some(one), Some(other)) => std::ptr::eq(one, other),
-            _ => false,
-        }
+        self.beginning() == other.beginning()
+    }
+
+    /// Names where the path begins among those that are in use; `None`: with a slash.
+    pub(crate) fn beginning(&self) -> Option<PlaceAddress> {
+        self.base.map(PathPlace::address)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::model::access::{READ, STICKY, WRITE};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::record::Inode;
 use crate::model::types::*;
+use crate::namespace::lookup::no_entry;
 use crate::path::caller::{At, PathCaller};
 use crate::path::place::{PathPlace, number_of};
 use crate::path::resolver::{Ending, Last, Want};
@@ -29,6 +30,9 @@ pub struct Open {
     pub directory: bool,
     /// A link at the end of the path is not followed (`O_NOFOLLOW`).
     pub stay: bool,
+    /// Without `create`: a missing file would be made by a further call, so what `O_CREAT` does not
+    /// open is not opened (`fs.protected_regular`, `fs.protected_fifos`).
+    pub would_create: bool,
 }
 
 impl Open {
@@ -99,6 +103,7 @@ impl PathCaller {
         let follow = !(how.stay || how.create.is_some() && how.exclusive);
         let want = match how.create {
             Some(_) if !how.is_path_only() => Want::ObjectOrPlace { follow },
+            None if how.would_create => Want::ObjectOrPlace { follow },
             _ => Want::Object { follow },
         };
         let found = self.resolve(at, want)?;
@@ -107,6 +112,7 @@ impl PathCaller {
                 return fail(FsErrorKind::Exists, "the file exists");
             }
             Ending::Object(_) => found.place,
+            Ending::Name(Last::Name(name), _) if how.create.is_none() => return Err(no_entry(&name)),
             Ending::Name(Last::Name(name), _) => return self.make_and_open(&found.place, &name, how),
             Ending::Name(..) => return fail(FsErrorKind::IsDirectory, "a directory cannot be made by open"),
         };

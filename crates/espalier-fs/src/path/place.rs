@@ -101,6 +101,10 @@ impl Drop for Hold {
     }
 }
 
+/// Of a place that is in use: whether it is a directory of snapshots, and where its node lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PlaceAddress(bool, usize);
+
 impl PathPlace {
     pub(crate) fn kind(&self) -> FileKind {
         match self {
@@ -120,6 +124,12 @@ impl PathPlace {
             }
             _ => false,
         }
+    }
+
+    /// Names it among the places that are in use.
+    pub(crate) fn address(&self) -> PlaceAddress {
+        let (Self::Node(hold) | Self::Snapshots(hold)) = self;
+        PlaceAddress(matches!(self, Self::Snapshots(_)), Arc::as_ptr(&hold.node).addr())
     }
 
     /// The file system of its node, or of the directory whose snapshots it has.

@@ -75,6 +75,28 @@ fn bad_paths_are_refused() {
     bench.check(0);
 }
 
+/// `fs.protected_regular` holds for a call that would make the file if it were missing.
+#[test]
+fn what_would_be_made_is_not_taken_from_others() {
+    let (bench, paths, root, seven) = bench();
+    root.mkdir("/tmp", 0o777).unwrap();
+    root.chmod("/tmp", 0o1777, Links::Stay).unwrap();
+    paths.caller(user(8)).mknod("/tmp/other", NewNode::Regular, 0o666).unwrap();
+    root.chmod("/tmp/other", 0o666, Links::Stay).unwrap();
+    seven.mknod("/tmp/own", NewNode::Regular, 0o600).unwrap();
+    let write = Open { write: true, ..Open::default() };
+    let would = Open { would_create: true, ..write };
+    assert!(seven.open("/tmp/other", &write).is_ok());
+    assert_kind(seven.open("/tmp/other", &would), FsErrorKind::AccessDenied);
+    assert_kind(seven.open("/tmp/other", &Open { create: Some(0o600), ..write }), FsErrorKind::AccessDenied);
+    assert!(seven.open("/tmp/own", &would).is_ok());
+    for how in [write, would] {
+        assert_kind(seven.open("/tmp/none", &how), FsErrorKind::NotFound);
+    }
+    assert_kind(stat(&seven, "/tmp/none"), FsErrorKind::NotFound);
+    bench.check(0);
+}
+
 #[test]
 fn forty_links_are_followed() {
     let (_bench, _paths, root, _) = bench();

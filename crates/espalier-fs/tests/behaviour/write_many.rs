@@ -395,6 +395,39 @@ fn batches_are_of_one_directory_and_bounded() {
     bench.check(0);
 }
 
+/// As a server gives them: by their names in directories that it has open.
+#[test]
+fn batches_of_open_directories_are_of_one_directory() {
+    let (bench, _paths, root, _) = bench();
+    let directories = ["/a", "/b", "/c"].map(|path| {
+        make(&root, path);
+        // Each time another one of the same directory.
+        [(); 2].map(|()| root.open(path, &Open { directory: true, ..Open::default() }).unwrap())
+    });
+    let names: Vec<String> = (0..100).map(|n| format!("f{n}")).collect();
+    let requests: Vec<_> = names
+        .iter()
+        .enumerate()
+        .flat_map(|(at, name)| directories.iter().map(move |directory| (directory[at % 2].at(name), name)))
+        .map(|(at, name)| WriteRequest {
+            at,
+            content: Content::Data(name.as_bytes()),
+            attributes: NewAttributes::default(),
+        })
+        .collect();
+    let mut sizes = Vec::new();
+    root.write_many(&requests, WriteHow::default(), &mut |batch| {
+        assert!(batch.result.is_ok());
+        sizes.push(batch.files.len());
+        true
+    });
+    assert_eq!(sizes, [100; 3]);
+    for path in ["/a/f7", "/b/f99", "/c/f0"] {
+        assert_eq!(root.read(path).unwrap(), path[3..].as_bytes());
+    }
+    bench.check(0);
+}
+
 #[test]
 fn bad_requests_are_refused_alone() {
     let (bench, _paths, root, _) = bench();
