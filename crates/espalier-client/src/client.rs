@@ -1,5 +1,6 @@
 //! The client: calls on many files, and on one.
 
+use crate::beneath::{by_kernel, open_beneath};
 use crate::error::{Error, Result};
 use crate::idle::IdleSessions;
 use crate::session::{REPLACED_LIMIT, Reply, Session};
@@ -7,6 +8,7 @@ use crate::wire::{Call, MAX_ITEMS, Malformed, Reader, Stat, Time, WelcomeFlags};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -149,7 +151,8 @@ impl Client {
     }
 
     /// Writes `data` at byte `offset` of a file, as `pwrite` does. With `create` the file is made
-    /// with this mode if it is missing; with `truncate` it is emptied before.
+    /// with this mode if it is missing; with `truncate` it is emptied before. What does not fit into
+    /// one call is written through the mount, so that all of it goes to one file.
     ///
     /// # Errors
     /// The errors of `open` and `write`; what was written before an error of a longer write stays.
@@ -163,14 +166,16 @@ impl Client {
     ) -> Result<()> {
         let path = path.as_ref();
         let most = Session::REQUEST_MAX_BYTES.checked_sub(path.len() + 64).ok_or(Error::TooLong)?;
-        let (first, rest) = data.split_at(data.len().min(most));
-        self.change(&Call::WriteAt { path, create, truncate, offset, data: first })?;
-        let mut at = offset.saturating_add(first.len() as u64);
-        for data in rest.chunks(most) {
-            self.change(&Call::WriteAt { path, create: None, truncate: false, offset: at, data })?;
-            at = at.saturating_add(data.len() as u64);
+        if data.len() <= most {
+            return self.change(&Call::WriteAt { path, create, truncate, offset, data });
         }
-        Ok(())
+        // A pipe must not keep this waiting.
+        let mut flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        flags.set(OFlags::CREATE, create.is_some());
+        flags.set(OFlags::TRUNC, truncate);
+        let mode = Mode::from_raw_mode(create.unwrap_or(0) & 0o7777);
+        let file = open_beneath(&self.directory, path, flags, mode).map_err(by_kernel)?;
+        file.write_all_at(data, offset).map_err(by_kernel)
     }
 
     /// Makes a directory, with `parents` also those above that are missing, and then without an

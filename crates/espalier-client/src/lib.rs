@@ -28,6 +28,7 @@
 //! # Ok::<(), espalier_client::Error>(())
 //! ```
 
+mod beneath;
 mod client;
 mod details;
 mod error;
@@ -39,6 +40,7 @@ mod watch;
 pub mod wire;
 mod writes;
 
+pub use beneath::open_beneath;
 pub use client::{Client, Links, Rename};
 pub use details::{Details, SetXattr};
 pub use error::{Error, Result};

@@ -4,40 +4,39 @@
 //! reads took 1.4 times as long cold and 1.8 times warm, and reads in order the same, because the
 //! server reads with several threads as it is, and they find fewer neighbours in a shorter call.
 
+use crate::beneath::read_whole;
 use crate::client::{Client, fitting, refused};
 use crate::error::Result;
 use crate::session::Session;
 use crate::wire::{Call, MAX_ITEMS, Malformed, Piece, ReadItem, Reader};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// What gets the place of a part among the others, and what was read; false ends the reading.
 type Each<'e> = &'e mut dyn FnMut(usize, Result<&[u8]>) -> bool;
 
-/// Parts that are read together: what is left of them.
+/// Parts that are read together: what is left of them, by the places that the caller knows.
 struct Reading<'p> {
-    /// By the places that the caller knows.
     left: Vec<(usize, Piece<'p>)>,
-    /// What was read of parts that have more.
-    begun: HashMap<usize, Vec<u8>>,
 }
 
 /// What an answer has of one part.
-struct Part {
+struct Part<'p> {
     /// The place that the caller knows.
     place: usize,
+    piece: Piece<'p>,
     /// 0, or an error.
     errno: u32,
     /// Where its data, or a message, is in the body.
     data: Range<usize>,
-    /// There is more of it, which is read with the next call.
+    /// There is more of it than an answer holds.
     has_more: bool,
 }
 
 impl Client {
     /// Reads parts of many files, in the order in which it is fastest, until `each` returns false.
     /// It gets the place of a part among the others, and what was read; a file that ends sooner
-    /// gives less.
+    /// gives less. What does not fit into an answer is read through the mount, so that all of it is
+    /// of one file.
     ///
     /// # Errors
     /// As for [`Client::stat_many`]. Of each part for itself: the errors of `open` and `read`.
@@ -76,7 +75,7 @@ impl Client {
                 Ok((session.take_body(), items))
             })?;
             let parts = reading.take(items)?;
-            let goes_on = reading.hand_out(&body, parts, each);
+            let goes_on = self.hand_out(&body, parts, each);
             self.idle.reuse(body);
             if !goes_on {
                 return Ok(false);
@@ -84,11 +83,30 @@ impl Client {
         }
         Ok(true)
     }
+
+    /// Gives parts to `each`; false if it wants no more.
+    fn hand_out(&self, body: &[u8], parts: Vec<Part<'_>>, each: Each<'_>) -> bool {
+        for Part { place, piece, errno, data, has_more } in parts {
+            let data = &body[data];
+            let goes_on = match errno {
+                0 if has_more => match read_whole(&self.directory, &piece) {
+                    Ok(all) => each(place, Ok(&all)),
+                    Err(error) => each(place, Err(error)),
+                },
+                0 => each(place, Ok(data)),
+                errno => each(place, Err(refused(errno, data))),
+            };
+            if !goes_on {
+                return false;
+            }
+        }
+        true
+    }
 }
 
 impl<'p> Reading<'p> {
     fn of(left: Vec<(usize, Piece<'p>)>) -> Self {
-        Self { left, begun: HashMap::new() }
+        Self { left }
     }
 
     fn call(&self) -> Call<'p> {
@@ -96,8 +114,7 @@ impl<'p> Reading<'p> {
     }
 
     /// Takes what an answer has off what is left.
-    fn take(&mut self, items: Vec<(usize, u32, Range<usize>)>) -> Result<Vec<Part>> {
-        let mut is_done = vec![false; self.left.len()];
+    fn take(&mut self, items: Vec<(usize, u32, Range<usize>)>) -> Result<Vec<Part<'p>>> {
         let mut has_answer = vec![false; self.left.len()];
         let mut parts = Vec::with_capacity(items.len());
         for (index, errno, data) in items {
@@ -106,42 +123,14 @@ impl<'p> Reading<'p> {
                 Some(true) => return Err(Malformed("two answers for one part").into()),
                 Some(new) => *new = true,
             }
-            let (place, piece) = &mut self.left[index];
+            let (place, piece) = self.left[index];
             let asked = piece.length.min(Session::READ_MAX_BYTES);
             let has_more = errno == 0 && data.len() as u64 == asked && asked < piece.length;
-            if has_more {
-                piece.offset = piece.offset.saturating_add(asked);
-                piece.length -= asked;
-            }
-            is_done[index] = !has_more;
-            parts.push(Part { place: *place, errno, data, has_more });
+            parts.push(Part { place, piece, errno, data, has_more });
         }
-        let mut is_done = is_done.into_iter();
+        let mut is_done = has_answer.into_iter();
         self.left.retain(|_| !is_done.next().unwrap_or_default());
         Ok(parts)
-    }
-
-    /// Gives the parts that are whole to `each`; false if it wants no more.
-    fn hand_out(&mut self, body: &[u8], parts: Vec<Part>, each: Each<'_>) -> bool {
-        for Part { place, errno, data, has_more } in parts {
-            let data = &body[data];
-            if has_more {
-                self.begun.entry(place).or_default().extend_from_slice(data);
-                continue;
-            }
-            let goes_on = match (errno, self.begun.remove(&place)) {
-                (0, Some(mut all)) => {
-                    all.extend_from_slice(data);
-                    each(place, Ok(&all))
-                }
-                (0, None) => each(place, Ok(data)),
-                (errno, _) => each(place, Err(refused(errno, data))),
-            };
-            if !goes_on {
-                return false;
-            }
-        }
-        true
     }
 }
 

@@ -167,7 +167,9 @@ impl Session {
     /// [`Error::Refused`], [`Error::Lost`], [`Error::TooLong`], [`Error::Malformed`]. After any but
     /// the first and [`Error::TooLong`] the session is over.
     pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<Reply<'_>> {
-        self.begin_call(call).and_then(|()| self.receive()).map_err(|error| match error {
+        // What was not sent was not done.
+        self.begin_call(call)?;
+        self.receive().map_err(|error| match error {
             Error::Lost { source, .. } => Error::Lost { may_have_changed: !call.is_read(), source },
             other => other,
         })

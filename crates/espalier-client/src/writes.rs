@@ -1,12 +1,19 @@
 //! Making and replacing many files.
 
-use crate::client::{Client, Links, Rename, fitting, refused};
-use crate::details::SetXattr;
+use crate::beneath::{by_kernel, open_beneath};
+use crate::client::{Client, fitting, refused};
 use crate::error::{Error, Result};
 use crate::session::Session;
-use crate::wire::{
-    Call, MAX_ITEMS, Malformed, NewItem, RangeList, Reader, Time, WriteFlags, WriteItem, Xattrs,
+use crate::wire::{Call, MAX_ITEMS, Malformed, NewItem, RangeList, Reader, WriteFlags, WriteItem, Xattrs};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fchmod, fsetxattr,
+    futimens, openat, renameat_with, unlinkat,
 };
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const NANOSECONDS: i64 = 1_000_000_000;
 
 /// A file that is to be made, or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +128,8 @@ impl Client {
     /// which each takes effect as a whole: each file is seen with all of its content and attributes
     /// or not at all, also after a crash. Missing directories are made.
     ///
-    /// A file that does not fit into one call is written beside its place, under a name that begins
-    /// with `.espalier-`, and renamed to it.
+    /// A file that does not fit into one call is written through the mount, beside its place, under
+    /// a name that begins with `.espalier-`, and renamed to it.
     ///
     /// # Errors
     /// Of each file: those of `open`, `write` and `rename`. [`Error::Lost`] for files of which it
@@ -152,60 +159,71 @@ impl Client {
         results
     }
 
-    /// Writes a file that does not fit into one call.
+    /// Writes a file that does not fit into one call, through the mount.
     fn write_large(&self, new: NewItem<'_>, how: WriteFlags) -> Result<()> {
         let file = new.file;
-        let is_data = !file.is_symlink && new.node.is_none();
-        if !is_data || file.path.len() > Session::REQUEST_MAX_BYTES / 4 {
+        if file.is_symlink || new.node.is_some() {
             return Err(Error::TooLong);
         }
         let end = file.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-        let mut random = [0; 8];
-        // Where there is no random number the name is that of another attempt, which it replaces.
-        let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
-        let name = format!(".espalier-{:016x}", u64::from_ne_bytes(random));
-        let beside = [&file.path[..end], name.as_bytes()].concat();
-        let empty = Write(NewItem::plain(WriteItem { path: &beside, content: b"", ..file }));
-        for result in self.write_many(&[empty], WriteFlags { replace: true, ..how }) {
-            result?;
+        let (above, name) = file.path.split_at(end);
+        if let Some(mode) = how.directories.filter(|_| !above.is_empty()) {
+            self.make_directory(above, mode, true)?;
         }
-        let written = self.fill(&beside, &new).and_then(|()| {
-            let rename = if how.replace { Rename::Replace } else { Rename::NoReplace };
-            self.rename(&beside, file.path, rename)
+        let above = if above.is_empty() { b"." } else { above };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let above = open_beneath(&self.directory, above, flags, Mode::empty()).map_err(by_kernel)?;
+        let mut random = [0; 8];
+        // Where there is no random number the name may be taken by another attempt.
+        let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+        let beside = format!(".espalier-{:016x}", u64::from_ne_bytes(random));
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // With a mode of its own the file gets that at the end, when all of it is there.
+        let mode = Mode::from_raw_mode(if file.mode.is_some() { 0o600 } else { 0o666 });
+        let made = openat(&above, &*beside, flags, mode).map_err(by_kernel)?;
+        let written = fill(File::from(made), &new).and_then(|()| {
+            let flags = if how.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+            Ok(renameat_with(&above, &*beside, &above, name, flags)?)
         });
         if written.is_err() {
             // The error that matters is the first one. A server that is gone leaves the file.
-            let _ = self.unlink(&beside);
+            let _ = unlinkat(&above, &*beside, AtFlags::empty());
         }
-        written
+        written.map_err(by_kernel)
     }
+}
 
-    /// Gives an empty file its content, and what it has besides.
-    fn fill(&self, path: &[u8], new: &NewItem<'_>) -> Result<()> {
-        match new.sparse {
-            None => self.write_at(path, new.file.content, 0, None, false)?,
-            Some((size, _)) => {
-                for (at, piece) in new.pieces() {
-                    self.write_at(path, piece, at, None, false)?;
-                }
-                self.truncate(path, size)?;
-            }
-        }
-        // As the server does it: lists follow the mode, of which they change a part.
-        let is_list = |name: &[u8]| name.starts_with(b"system.");
-        let set = |xattr: (&[u8], &[u8])| self.set_xattr(path, xattr, SetXattr::Set, Links::Stay);
-        new.xattrs.iter().filter(|(name, _)| !is_list(name)).try_for_each(set)?;
-        if let Some(mode) = new.file.mode {
-            // Writing has taken set-id bits away.
-            self.set_mode(path, mode)?;
-        }
-        new.xattrs.iter().filter(|(name, _)| is_list(name)).try_for_each(set)?;
-        let time = |time: Option<i64>| time.map_or(Time::Keep, Time::At);
-        match (new.atime, new.file.mtime) {
-            (None, None) => Ok(()),
-            (atime, mtime) => self.set_times(path, (time(atime), time(mtime)), Links::Stay),
+/// Gives an empty file its content, and what it has besides.
+fn fill(open: File, new: &NewItem<'_>) -> io::Result<()> {
+    let file = &new.file;
+    // A new owner takes set-id bits and capabilities away, and so does writing.
+    if file.uid.is_some() || file.gid.is_some() {
+        std::os::unix::fs::fchown(&open, file.uid, file.gid)?;
+    }
+    match new.sparse {
+        None => open.write_all_at(file.content, 0)?,
+        Some((size, _)) => {
+            new.pieces().into_iter().try_for_each(|(at, piece)| open.write_all_at(piece, at))?;
+            open.set_len(size)?;
         }
     }
+    // As the server does it: lists follow the mode, of which they change a part.
+    let is_list = |name: &[u8]| name.starts_with(b"system.");
+    let set = |(name, value): (&[u8], &[u8])| fsetxattr(&open, name, value, XattrFlags::empty());
+    new.xattrs.iter().filter(|(name, _)| !is_list(name)).try_for_each(set)?;
+    if let Some(mode) = file.mode {
+        fchmod(&open, Mode::from_raw_mode(mode))?;
+    }
+    new.xattrs.iter().filter(|(name, _)| is_list(name)).try_for_each(set)?;
+    let time = |time: Option<i64>| match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(at) => Timespec { tv_sec: at.div_euclid(NANOSECONDS), tv_nsec: at.rem_euclid(NANOSECONDS) as _ },
+    };
+    if new.atime.is_some() || file.mtime.is_some() {
+        let times = Timestamps { last_access: time(new.atime), last_modification: time(file.mtime) };
+        futimens(&open, &times)?;
+    }
+    Ok(())
 }
 
 fn write_results(body: &[u8], count: usize) -> Result<Vec<Result<()>>> {

@@ -15,7 +15,8 @@
 //!    connected, and the facts of it are those of that program, or its threads differ.
 //! 6. It cannot reach the directory from its root directory: it was passed the descriptor.
 //! 7. The place where it sees the mount translates owners, or follows no links.
-//! 8. Something is mounted below the directory, as it sees it, and hides what lies there; unless it
+//! 8. A profile of AppArmor confines it: those judge paths, of which the server knows nothing.
+//! 9. Something is mounted below the directory, as it sees it, and hides what lies there; unless it
 //!    is root and could take that away.
 //!
 //! Where it sees the mount read-only it changes nothing. Like an open file, a session keeps the
@@ -99,6 +100,7 @@ pub(crate) fn admit(
     let status = process.read("status")?;
     let capabilities = check_status(&String::from_utf8_lossy(&status), &peer, has_own_users)?;
     let powers = Powers::of(capabilities, peer.uid, has_own_users);
+    check_profile(&process.read_if_there("attr/apparmor/current")?)?;
     process.check_lives()?;
     let node = access.redeem(&hello.token, peer.uid).ok_or_else(|| {
         Failure::new(libc::ESTALE, "the token is not one of this mount and user, or used up")
@@ -154,6 +156,18 @@ fn check_status(status: &str, peer: &Peer, has_own_users: bool) -> Outcome<u64> 
         return refuse("root without the capabilities of root has to use the mount");
     }
     Ok(counts)
+}
+
+/// Refuses a process that AppArmor confines; `profile` is empty where there is no AppArmor.
+fn check_profile(profile: &[u8]) -> Outcome<()> {
+    let name = profile.trim_ascii_end();
+    match name.is_empty() || name == b"unconfined" {
+        true => Ok(()),
+        false => {
+            let message = "a profile of AppArmor confines the process; it has to use the mount";
+            Err(Failure::new(libc::EPERM, message))
+        }
+    }
 }
 
 /// Refuses a descriptor that is not one of the directory for which the token was given out.
@@ -261,6 +275,16 @@ mod tests {
         assert_eq!(check_status(&status(5, u64::MAX, 0), &user, true), Ok(0), "it is not root");
         assert!(check_status(&status(5, 0, 1), &user, true).is_err());
         assert!(check_status("", &user, true).is_err(), "nothing is known");
+    }
+
+    #[test]
+    fn a_process_in_a_profile_is_refused() {
+        for free in ["", "unconfined\n", "unconfined"] {
+            assert!(check_profile(free.as_bytes()).is_ok(), "{free}");
+        }
+        for confined in ["docker-default (enforce)\n", "unconfined//x (enforce)", "a (complain)"] {
+            assert_eq!(check_profile(confined.as_bytes()).unwrap_err().errno, libc::EPERM, "{confined}");
+        }
     }
 
     #[test]

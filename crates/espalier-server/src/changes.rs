@@ -297,7 +297,7 @@ impl Changer<'_> {
         data: &[u8],
     ) -> Outcome<()> {
         self.check_content()?;
-        let write = Open { write: true, ..Open::default() };
+        let write = Open { write: true, would_create: create.is_some(), ..Open::default() };
         let file = match (self.caller.open(path, &write), create) {
             (Err(error), Some(mode)) if error.kind() == FsErrorKind::NotFound => self.create(path, mode)?,
             (opened, _) => opened?,

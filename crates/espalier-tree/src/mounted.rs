@@ -5,8 +5,10 @@ use crate::error::{Error, Result};
 use crate::file::{File, OpenHow};
 use crate::walk::{Diff, Walk};
 use crate::watch::Watch;
-use espalier_client::{Changes, Client, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use espalier_client::{
+    Changes, Client, Links, Listing, Piece, Rename, SetXattr, Stat, Write, WriteFlags, open_beneath,
+};
+use rustix::fs::{Mode, OFlags};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The calls of one process on a mount.
@@ -65,7 +67,7 @@ impl Calls for MountCalls {
             (false, true) => OFlags::WRONLY,
             _ => OFlags::RDONLY,
         };
-        flags |= OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        flags |= OFlags::NONBLOCK;
         for (is_wanted, flag) in [
             (how.create.is_some(), OFlags::CREATE),
             (how.exclusive, OFlags::EXCL),
@@ -75,8 +77,7 @@ impl Calls for MountCalls {
         }
         let mode = Mode::from_raw_mode(how.create.unwrap_or(0) & 0o7777);
         // As for the server: the directory is the root.
-        let opened = openat2(&self.directory, path, flags, mode, ResolveFlags::IN_ROOT);
-        Ok(File::of_mount(opened.map_err(std::io::Error::from)?.into()))
+        Ok(File::of_mount(open_beneath(&self.directory, path, flags, mode)?))
     }
 
     fn make_directory(&self, path: &[u8], mode: u32, parents: bool) -> Result<()> {
@@ -165,9 +166,8 @@ impl Calls for MountCalls {
 
     fn subtree(&self, path: &[u8]) -> Result<Subtree> {
         self.client()?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = openat2(&self.directory, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
-        Ok(Subtree::Mount(std::fs::File::from(opened.map_err(std::io::Error::from)?)))
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        Ok(Subtree::Mount(open_beneath(&self.directory, path, flags, Mode::empty())?))
     }
 
     fn sync(&self) -> Result<()> {

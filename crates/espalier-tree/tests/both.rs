@@ -300,6 +300,17 @@ fn many_files(both: &mut Both) {
             assert_eq!(found, [true, true], "{name} at {offset}");
         }
     }
+    // What is there twice has the later content, however large each is.
+    let twice = [
+        Write::file("m/twice", &content[..5 << 20]),
+        Write::file("m/twice", "short"),
+        Write::file("m/other", "short"),
+        Write::file("m/other", &content[..5 << 20]),
+    ];
+    let write = |tree: &Tree| tree.write_many(&twice, WriteFlags::default()).into_iter().collect();
+    both.same::<Vec<()>>(write).unwrap();
+    let size = |name: &'static str| move |tree: &Tree| tree.stat(name, Links::Stay).map(|stat| stat.size);
+    assert_eq!((both.same(size("m/twice")), both.same(size("m/other"))), (Ok(5), Ok(5 << 20)));
     let bad = [Write::file("m/d0/f0/x", "1"), Write::file("m", "1"), Write::file("m/new", "1")];
     let write = |tree: &Tree| {
         let results = tree.write_many(&bad, WriteFlags { replace: false, ..Default::default() });

@@ -107,6 +107,18 @@ impl Process {
             .map_err(|error| Failure::new(libc::EACCES, format!("{name} of the process: {error}")))
     }
 
+    /// The same, or nothing where the kernel has no such file, or does not fill it.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub(super) fn read_if_there(&self, name: &str) -> Outcome<Vec<u8>> {
+        match std::fs::read(self.directory.join(name)) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => Ok(Vec::new()),
+            Err(error) => Err(Failure::new(libc::EACCES, format!("{name} of the process: {error}"))),
+            read => Ok(read?),
+        }
+    }
+
     /// True if it is in the user namespace of the server.
     pub(super) fn has_own_users(&self) -> bool {
         let users = |of: &std::path::Path| std::fs::read_link(of.join("ns/user")).ok();

@@ -135,22 +135,13 @@ impl Calls for ImageCalls {
             let mut xattrs = file.item().xattrs.iter();
             *result = xattrs.try_for_each(|(name, value)| check_capability(name, value));
         }
-        let is_large = |file: &Write<'_>| file.item().file.content.len() as u64 > MAX_NEW_FILE_BYTES;
-        let small: Vec<usize> =
-            (0..files.len()).filter(|at| results[*at].is_ok() && !is_large(&files[*at])).collect();
-        let new: Vec<_> = small.iter().map(|at| NewFile::of(files[*at].item())).collect();
-        let paths = small.iter().map(|at| files[*at].item().file.path);
-        let requests: Vec<_> = new.iter().zip(paths).map(|(new, path)| new.as_request(path.into())).collect();
-        let fs_how = WriteHow { replace: how.replace, directories: how.directories };
-        caller.write_many(&requests, fs_how, &mut |batch| {
-            for at in batch.files {
-                results[small[*at]] = batch.result.clone().map_err(Error::from);
-            }
-            true
-        });
-        for (file, result) in files.iter().zip(&mut results).filter(|(file, _)| is_large(file)) {
-            if result.is_ok() {
-                *result = write_large(caller, file.item(), how);
+        let is_large = |at: &usize| files[*at].item().file.content.len() as u64 > MAX_NEW_FILE_BYTES;
+        let good: Vec<usize> = (0..files.len()).filter(|at| results[*at].is_ok()).collect();
+        // In the order in which they were given: what is there twice has the later content.
+        for run in good.chunk_by(|one, next| !is_large(one) && !is_large(next)) {
+            match run {
+                [at] if is_large(at) => results[*at] = write_large(caller, files[*at].item(), how),
+                small => write_small(caller, (files, small), how, &mut results),
             }
         }
         Ok(results)
@@ -341,6 +332,25 @@ fn read_rest(caller: &PathCaller, piece: Piece<'_>, first: &[u8]) -> espalier_fs
     }
 }
 
+/// Writes those files that fit into batches.
+fn write_small(
+    caller: &PathCaller,
+    (files, small): (&[Write<'_>], &[usize]),
+    how: WriteFlags,
+    results: &mut [Result<()>],
+) {
+    let new: Vec<_> = small.iter().map(|at| NewFile::of(files[*at].item())).collect();
+    let paths = small.iter().map(|at| files[*at].item().file.path);
+    let requests: Vec<_> = new.iter().zip(paths).map(|(new, path)| new.as_request(path.into())).collect();
+    let how = WriteHow { replace: how.replace, directories: how.directories };
+    caller.write_many(&requests, how, &mut |batch| {
+        for at in batch.files {
+            results[small[*at]] = batch.result.clone().map_err(Error::from);
+        }
+        true
+    });
+}
+
 /// Writes a file that does not fit into a batch beside its place, and renames it.
 fn write_large(caller: &PathCaller, new: &NewItem<'_>, how: WriteFlags) -> Result<()> {
     let file = &new.file;
@@ -353,7 +363,10 @@ fn write_large(caller: &PathCaller, new: &NewItem<'_>, how: WriteFlags) -> Resul
     let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
     let name = format!(".espalier-{:016x}", u64::from_ne_bytes(random));
     let beside = [above, name.as_bytes()].concat();
-    let empty = NewItem { file: WriteItem { path: &beside, content: b"", ..*file }, sparse: None, ..*new };
+    // It gets a mode of its own at the end, when all of it is there: by then its owner may write.
+    let mode = file.mode.map(|_| 0o600);
+    let first = WriteItem { path: &beside, content: b"", mode, ..*file };
+    let empty = NewItem { file: first, sparse: None, ..*new };
     let mut made = Ok(());
     let fs_how = WriteHow { replace: true, directories: how.directories };
     let first = NewFile::of(&empty);
