@@ -18,9 +18,10 @@ const SYSTEM_PATH: &str = "/etc/espalier.toml";
 const USER_NAME: &str = "espalier.toml";
 /// The table with rules for mounts.
 const MOUNT: &str = "mount";
-/// Options without a default: those that name or measure one thing, those that remove, overwrite or
-/// end something, and those that choose the form of an answer, which programs read.
-const NOT_SETTABLE: [&str; 27] = [
+/// Options without a default: those that name or measure one thing; those that remove, overwrite or
+/// end something, or decide which side of a conflict is lost; those that make the command another
+/// one; and those that choose the form of an answer, which programs read.
+const NOT_SETTABLE: [&str; 24] = [
     "check",
     "delete-orphans",
     "device",
@@ -30,18 +31,15 @@ const NOT_SETTABLE: [&str; 27] = [
     "from-mount",
     "html",
     "json",
-    "keep",
     "label",
     "lazy",
     "lost",
-    "merge",
     "missing",
     "name-only",
     "node",
     "null",
     "ours",
     "patch",
-    "recursive",
     "repair",
     "replace",
     "size",

@@ -131,6 +131,7 @@ fn start(plan: &Plan, foreground: bool, serve: fn(&Plan, &mut dyn Starter) -> Re
             Ok(Exit::Success)
         }
         Forked::Daemon(report) => {
+            Service::leave();
             let sink = plan.settings.log_file.clone().map_or_else(Sink::of_machine, Sink::File);
             if let Err(error) = logging::to_sink(&sink, log_level, Some(&plan.dir)) {
                 // The report to the caller must not fail for want of a log.

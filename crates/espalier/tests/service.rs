@@ -63,3 +63,19 @@ fn without_a_watchdog_nothing_is_told_in_between() {
     assert!(service.next().contains("STOPPING=1"));
     assert!(service.server.wait().unwrap().success());
 }
+
+/// A service that mounts something is not ready because that is, and does not end with it.
+#[test]
+fn a_server_in_the_background_does_not_speak_for_its_caller() {
+    let place = Place::with_image("64M");
+    let socket = place.path("notify");
+    let told = UnixDatagram::bind(&socket).unwrap();
+    told.set_nonblocking(true).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    command.args(["mount", "-o", ""]).arg(&place.image).arg(&place.dir);
+    run(command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "20000").env_remove("WATCHDOG_PID"));
+    place.umount().ok();
+    let mut message = [0; 1024];
+    let nothing = told.recv(&mut message).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "{}", String::from_utf8_lossy(&message));
+}

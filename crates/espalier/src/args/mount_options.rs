@@ -16,12 +16,12 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
     option("ro, rw", "read-only, or for reading and writing (default)"),
     option("cache=SIZE", "memory for everything the server holds (default 2G); the same as --cache"),
     option(
-        "writeback",
+        "writeback, nowriteback",
         "let the kernel gather writes: faster small writes, but what write() returned reaches the server later, \
          and that the disk is full only close or fsync tell, maybe minutes after the write",
     ),
-    option("allow_other", "let other users in (always so for root's mounts; noallow_other forbids it)"),
-    option("discard", "tell the device about space as soon as it is free"),
+    option("allow_other, noallow_other", "let other users in, or not (default: in mounts by root)"),
+    option("discard, nodiscard", "tell the device about space as soon as it is free"),
     option(
         "noatime, relatime, strictatime",
         "when reading changes the time of last access (default relatime); reads that the kernel answers from its \
@@ -42,19 +42,22 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
         "as handles, and let them outlive the mount, for NFS servers; costs a record for each file in use (default \
          nonfs_export)",
     ),
-    option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
+    option(
+        "logfile=FILE, nologfile",
+        "log there instead of to the journal, syslog, or a file that doctor names",
+    ),
     option("loglevel=LEVEL", "log error, warn (default), info (as -v) or debug (-vv); RUST_LOG wins"),
     option(
-        "metrics=ADDRESS",
+        "metrics=ADDRESS, nometrics",
         "metrics for Prometheus there: unix:PATH or 127.0.0.1:PORT; public:ADDRESS:PORT lets other machines in",
     ),
     option(
-        "disk_cache=DIR, disk_cache_size=SIZE",
+        "disk_cache=DIR, nodisk_cache, disk_cache_size=SIZE",
         "of an object store: keep what is read and written in this directory, so that it is not got again, also after \
          a restart (default size 10G); it may be deleted at any time",
     ),
     option(
-        "journal=FILE, journal_size=SIZE",
+        "journal=FILE, nojournal, journal_size=SIZE",
         "of an object store: fsync makes durable in this file, and the store has it seconds later (default size \
          256M); what only the file has is lost with the machine, and is stored by the next mount with it",
     ),
@@ -67,32 +70,33 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
         "offline=WHICH",
         "while an object store is away: eio (errors after a minute; default), or wait (until it is there again)",
     ),
-    option("nofail", "an image that is not there is no failure"),
+    option("nofail, fail", "an image that is not there is no failure"),
     option(
         "remount",
         "change ro, rw, nosuid, nodev, noexec, nosymfollow and the times of last access of a mount that is there \
          (root only)",
     ),
     option("commit=SECONDS", "how often everything is made durable unasked (default 5; 0: never)"),
-    option("nonempty", "mount over a directory that is not empty"),
+    option("nonempty, nononempty", "mount over a directory that is not empty"),
     option(
         "snapshot=NAME",
         "this snapshot instead of the volume, with the original file numbers; read-only unless it was made writable",
     ),
-    option("noxattr", "no extended attributes and ACLs, and no answer to espalier info"),
+    option("noxattr, xattr", "no extended attributes and ACLs, and no answer to espalier info"),
     option(
         "transport=WHICH",
         "auto (io_uring where it works), io_uring, or classic (/dev/fuse); root's mounts switch io_uring on in the \
          kernel unless this is classic",
     ),
     option("readahead=KIB", "how far the kernel reads ahead (default 2048; root only)"),
-    option("noprefetch", "give the kernel no files before it asks for them"),
-    option("noclients", "let no program talk to the server past the kernel (docs/protocol.md)"),
-    option("threads=N", "server threads per CPU, 1 to 16"),
+    option("noprefetch, prefetch", "give the kernel no files before it asks for them"),
+    option("noclients, clients", "let no program talk to the server past the kernel (docs/protocol.md)"),
+    option("threads=N", "server threads per CPU, 1 to 16, or auto"),
     option("readdirplus=WHEN", "list directories with attributes: auto, or always"),
-    option("auto_unmount", "unmount when the server dies"),
+    option("auto_unmount, noauto_unmount", "unmount when the server dies"),
     option(
-        "nosuid, nodev, noexec, nosymfollow, sync, dirsync, user, users, owner, group, context=LABEL",
+        "nosuid, suid, nodev, dev, noexec, exec, nosymfollow, symfollow, sync, async, dirsync, nodirsync, user, users, \
+         owner, group, context=LABEL",
         "as for mount(8); context and nosymfollow are for root only",
     ),
     option("x-*, _netdev, noauto, comment=TEXT", "for systemd, mount(8) and people; ignored"),

@@ -256,7 +256,13 @@ const OF_MOUNTS: [(&str, &[&str]); 7] = [
     ("mount/existing.rs", &["for reading only", "which cannot change now"]),
     (
         "mount/options.rs",
-        &["is too small", "is not allowed here", "mount option", "is no mount option of Espalier"],
+        &[
+            "is too small",
+            "is not allowed here",
+            "mount option",
+            "is no mount option of Espalier",
+            "remount is for one command",
+        ],
     ),
     ("mount/server.rs", &["was unmounted after an internal error"]),
     (

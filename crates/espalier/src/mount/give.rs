@@ -9,6 +9,7 @@
 
 use super::channel::{Channel, Kind};
 use super::clients::Clients;
+use super::service::SERVICE_VARIABLES;
 use crate::backing::Backing;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::Store;
@@ -43,9 +44,6 @@ const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 /// short log.
 const SHORT_CHECKPOINT: Duration = Duration::from_millis(100);
 const MAX_CHECKPOINTS: usize = 4;
-
-/// Environment variables by which systemd knows a server.
-pub(super) const SERVICE_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
 
 /// Limits that a server passes on.
 pub(super) const LIMITS: [(&str, Resource); 3] =

@@ -109,7 +109,11 @@ impl Settings {
     pub(crate) fn by_rules(lists: &[String], cache: Option<Size>, rules: &MountRules) -> Result<Self> {
         let read = |list: &String| Self::new(std::slice::from_ref(list), None);
         for rule in [&rules.system, &rules.user, &rules.enforce].into_iter().flatten() {
-            config::at(rule, read(&rule.text))?;
+            let of_file = read(&rule.text).and_then(|settings| match settings.remount {
+                true => bail!("remount is for one command, and not for all mounts"),
+                false => Ok(()),
+            });
+            config::at(rule, of_file)?;
         }
         let command = Self::new(lists, cache)?;
         let (system, user) = match command.remount {
@@ -178,7 +182,14 @@ impl Settings {
                 self.metrics = Some(address.map_err(|error| anyhow!("mount option metrics: {error}"))?);
             }
             ("nometrics", None) => self.metrics = None,
+            ("nologfile", None) => self.log_file = None,
             ("remount", None) => self.remount = true,
+            // What a file sets a command can take back.
+            ("noauto_unmount", None) => self.mount.auto_unmount = false,
+            ("nononempty", None) => self.mount.nonempty = false,
+            ("nodirsync", None) => self.mount.directory_synchronous = false,
+            ("xattr", None) => self.mount.xattrs = true,
+            ("threads", Some("auto")) => self.mount.threads_per_cpu = None,
             (name, value) if self.object.apply(name, value)? => {}
             _ => match self.mount.apply(option) {
                 Ok(true) => {}
@@ -268,6 +279,8 @@ pub(super) fn differing<'a>(asked: &'a str, running: &str) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::mount_options::MOUNT_OPTIONS;
+    use std::collections::BTreeSet;
 
     fn parse(text: &str) -> Result<Settings> {
         Settings::new(&[text.to_owned()], None)
@@ -370,6 +383,102 @@ mod tests {
     fn wrong_options_of_a_file_name_their_line() {
         let said = Settings::by_rules(&[], None, &rules("", "colour=red", "")).unwrap_err();
         assert!(format!("{said:#}").starts_with("user:2: 'colour=red'"), "{said:#}");
+    }
+
+    #[test]
+    fn a_file_cannot_make_every_mount_a_remount() {
+        for files in [rules("remount,ro", "", ""), rules("", "remount", ""), rules("", "", "remount")] {
+            let said = format!("{:#}", Settings::by_rules(&[], None, &files).unwrap_err());
+            assert!(said.contains(": remount is for one command"), "{said}");
+        }
+    }
+
+    /// The names of the table of options.
+    fn names() -> BTreeSet<&'static str> {
+        MOUNT_OPTIONS.iter().flat_map(|option| option.names.split(", ")).collect()
+    }
+
+    #[test]
+    fn what_an_option_sets_another_one_takes_back() {
+        // Those that count once, those whose contraries are their neighbours in the table, and
+        // those for other programs.
+        const ALONE: [&str; 15] = [
+            "ro",
+            "rw",
+            "noatime",
+            "relatime",
+            "strictatime",
+            "inode32",
+            "inode64",
+            "remount",
+            "sync",
+            "async",
+            "user",
+            "users",
+            "owner",
+            "group",
+            "_netdev",
+        ];
+        let names = names();
+        for name in names.iter().filter(|name| !name.contains(['=', '*'])) {
+            let contrary = name.strip_prefix("no").map_or(format!("no{name}"), str::to_owned);
+            let is_there = |other: &&str| other.split('=').next() == Some(contrary.as_str());
+            assert!(
+                ALONE.contains(name) || *name == "noauto" || names.iter().any(is_there),
+                "{name} needs {contrary}"
+            );
+        }
+        let set = "auto_unmount,nonempty,dirsync,logfile=/x,threads=3,noxattr,writeback,discard,nofail,handles,\
+                   metrics=unix:/x,noprefetch,noclients,nosuid,nodev,noexec,nosymfollow,sync,allow_other";
+        let unset = "noauto_unmount,nononempty,nodirsync,nologfile,threads=auto,xattr,nowriteback,nodiscard,fail,\
+                     nohandles,nometrics,prefetch,clients,suid,dev,exec,symfollow,async,noallow_other";
+        let mut settings = parse(&format!("{set},{unset}")).unwrap();
+        (settings.words, settings.mount.allow_other) = (String::new(), None);
+        assert_eq!(format!("{settings:?}"), format!("{:?}", Settings::default()));
+    }
+
+    #[test]
+    fn the_table_has_every_option_that_is_read() {
+        // Other names of options in the table, and what mount(8) passes and means nothing here.
+        const OTHERS: [&str; 18] = [
+            "atime",
+            "norelatime",
+            "nostrictatime",
+            "diratime",
+            "nodiratime",
+            "fscontext",
+            "defcontext",
+            "rootcontext",
+            "acl",
+            "user_xattr",
+            "nouser_xattr",
+            "default_permissions",
+            "auto",
+            "io_uring",
+            "uring",
+            "classic",
+            "always",
+            "eio",
+        ];
+        let mut read = BTreeSet::new();
+        for source in [
+            include_str!("options.rs"),
+            include_str!("../backing/object_options.rs"),
+            include_str!("../../../espalier-fuse/src/mount/options.rs"),
+        ] {
+            let apply = source.split("fn apply(").nth(1).unwrap().split("\n    }\n").next().unwrap();
+            let arms = apply.lines().filter_map(|line| line.trim().strip_prefix("(\"")?.split(" =>").next());
+            read.extend(arms.flat_map(|arm| arm.split('"').step_by(2)));
+        }
+        assert!(read.len() > 70, "{read:?}");
+        let table: BTreeSet<&str> =
+            names().iter().map(|name| name.split('=').next().unwrap_or_default()).collect();
+        for name in read {
+            assert!(table.contains(name) || OTHERS.contains(&name) || name == "wait", "{name}");
+        }
+        for name in names().iter().filter(|name| !name.contains(['=', '*'])) {
+            assert!(parse(name).is_ok(), "{name}");
+        }
     }
 
     #[test]

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// By which systemd tells a service where it listens and how long it waits.
+pub(super) const SERVICE_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
+
 /// The unit that this server is, if it is one.
 #[derive(Default)]
 pub(super) struct Service {
@@ -16,6 +19,16 @@ pub(super) struct Service {
 }
 
 impl Service {
+    /// The process is no service: what systemd has told the caller, and what the caller tells
+    /// systemd, is not the concern of a server in the background. One that goes on in place of a
+    /// service becomes it later.
+    pub(super) fn leave() {
+        for name in SERVICE_VARIABLES.into_iter().chain(["WATCHDOG_PID"]) {
+            // SAFETY: the process has one thread: no thread reads the environment meanwhile.
+            unsafe { std::env::remove_var(name) };
+        }
+    }
+
     /// The mount at `dir` answers. From now on systemd hears that `fs` is alive, if it wants to.
     ///
     /// # Errors

@@ -6,9 +6,10 @@
 //! goes on ([`give`](super::give)).
 
 use super::channel::{Channel, Kind, Message};
-use super::give::{LIMITS, OOM_SCORE_PATH, REPLACE, SERVICE_VARIABLES, STATE_VERSION};
+use super::give::{LIMITS, OOM_SCORE_PATH, REPLACE, STATE_VERSION};
 use super::options::Settings;
 use super::plan::Plan;
+use super::service::SERVICE_VARIABLES;
 use crate::info;
 use crate::ui::say;
 use anyhow::{Context, Result, bail, ensure};
