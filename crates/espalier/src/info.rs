@@ -118,7 +118,7 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> R
         length => length.with_context(|| format!("the server of {} does not answer", mount.display()))?,
     };
     serde_json::from_slice(&buffer[..length])
-        .with_context(|| format!("the server of {} answers nonsense", mount.display()))
+        .with_context(|| format!("the server of {} is of another version; use one for both", mount.display()))
 }
 
 /// Asks the server of the mount at (or around) `dir`.

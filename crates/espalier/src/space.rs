@@ -101,7 +101,7 @@ pub(crate) fn resize(args: &Resize) -> Result<()> {
         Some(size) => Some(size.parse::<Size>().map_err(|e| anyhow!(e))?.0),
     };
     if args.source.is_dir() {
-        ensure!(wanted != Some(0), "{shown}: a store of 0 bytes makes no sense");
+        ensure!(wanted != Some(0), "{shown}: a store of 0 bytes makes no sense; name a size, or max");
         let now = ask(&args.source, &format!("resize.{}", wanted.unwrap_or(0)), "resize")?;
         say!("{shown}: {} now", Size(now));
         return Ok(());

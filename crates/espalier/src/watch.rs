@@ -58,7 +58,8 @@ impl Watched {
     /// # Errors
     /// As for [`Watched::ask`].
     fn figures(&self, callers: bool) -> Result<Figures> {
-        let nonsense = || format!("the server of {} is of another version", self.dir.display());
+        let nonsense =
+            || format!("the server of {} is of another version; use one for both", self.dir.display());
         let first = self.ask(if callers { server::STAT_CALLERS } else { server::STAT })?;
         let mut figures: Figures = serde_json::from_value(first).with_context(nonsense)?;
         while let Some(next) = figures.next_kind {

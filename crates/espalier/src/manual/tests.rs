@@ -3,6 +3,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+mod commands;
+mod said;
+
 /// mandoc(1) knows what pages look like.
 #[test]
 fn mandoc_has_nothing_to_say_about_the_pages() {
@@ -206,8 +209,6 @@ fn every_error_of_mounts_workspaces_and_clients_has_a_section() {
         }
         assert_eq!(met, sections.len(), "{file}: a section for what is not said any more");
     }
-    let mount = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/mount.rs")).unwrap();
-    assert!(mount.contains("is mounted already") && text.contains("\n.BR \"is mounted already\""));
 }
 
 /// Where an object store says what the page explains.
@@ -224,94 +225,4 @@ fn sections_for_object_stores_have_the_words_of_their_messages() {
         assert!(fs::read_to_string(path).unwrap().contains(said), "{file}: {said}");
         assert!(text.contains(&format!("\n.BR \"{said}\"")), "{said}");
     }
-}
-
-/// Messages of the commands that make, change and end mounts: words by which the page explains
-/// them.
-const OF_MOUNTS: [(&str, &[&str]); 7] = [
-    (
-        "mount.rs",
-        &[
-            "follow is for mounts with ro",
-            "is mounted already",
-            "--replace takes the directory of a mount",
-            "the server died while it was starting",
-            "is no directory",
-            "whose server has died",
-            "cannot be used",
-            "there is no such directory",
-        ],
-    ),
-    (
-        "umount.rs",
-        &[
-            "nothing is mounted there",
-            "is a mount of type",
-            "there is no such directory",
-            "is busy",
-            "cannot be unmounted",
-        ],
-    ),
-    ("mount/existing.rs", &["no Espalier file system is mounted there", "only root can remount"]),
-    ("mount/existing.rs", &["for reading only", "which cannot change now"]),
-    (
-        "mount/options.rs",
-        &[
-            "is too small",
-            "is not allowed here",
-            "mount option",
-            "is no mount option of Espalier",
-            "remount is for one command",
-        ],
-    ),
-    ("mount/server.rs", &["was unmounted after an internal error"]),
-    (
-        "mount/take.rs",
-        &[
-            "is served by user",
-            "the other server goes on",
-            "the other server does not answer",
-            "what was handed over is damaged",
-        ],
-    ),
-];
-
-/// The texts that macros of errors in a source begin with, but for those that hand on what another
-/// one says.
-fn messages(source: &str) -> Vec<String> {
-    let source = source.split("#[cfg(test)]").next().unwrap_or_default().replace(" \\\n", " ");
-    let starts = ["bail!(", "ensure!(", "anyhow!("];
-    let calls = starts.iter().flat_map(|start| source.split(start).skip(1));
-    let texts = calls.filter_map(|call| {
-        // The end of the statement, or of the arm of a match.
-        let call = call.split([';', '\n']).take(6).collect::<Vec<_>>().join(" ");
-        call.split('"').nth(1).map(str::to_owned)
-    });
-    texts.filter(|text| text.split_whitespace().filter(|word| !word.starts_with('{')).count() > 2).collect()
-}
-
-#[test]
-fn every_message_of_a_mount_has_a_section() {
-    let pages = pages().unwrap();
-    let text = String::from_utf8_lossy(&pages[0].text).replace("\\-", "-");
-    let files: std::collections::BTreeSet<&str> = OF_MOUNTS.iter().map(|(file, _)| *file).collect();
-    let mut met = 0;
-    for file in files {
-        let words: Vec<&str> = OF_MOUNTS
-            .iter()
-            .filter(|(name, _)| *name == file)
-            .flat_map(|(_, words)| *words)
-            .copied()
-            .collect();
-        let source = fs::read_to_string(format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-        for said in messages(&source) {
-            assert!(words.iter().any(|words| said.contains(words)), "{file}: no section for {said}");
-            met += 1;
-        }
-        for words in words {
-            assert!(source.contains(words), "{file}: {words} is not said any more");
-            assert!(text.contains(&format!("\n.BR \"{words}\"")), "{words}");
-        }
-    }
-    assert!(met > 20, "{met}");
 }
