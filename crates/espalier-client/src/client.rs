@@ -151,8 +151,8 @@ impl Client {
     }
 
     /// Writes `data` at byte `offset` of a file, as `pwrite` does. With `create` the file is made
-    /// with this mode if it is missing; with `truncate` it is emptied before. What does not fit into
-    /// one call is written through the mount, so that all of it goes to one file.
+    /// with this mode if it is missing; with `truncate` it is emptied before. What does not fit
+    /// into one call is written through the mount, so that all of it goes to one file.
     ///
     /// # Errors
     /// The errors of `open` and `write`; what was written before an error of a longer write stays.
