@@ -6,22 +6,30 @@ use espalier_bridge::{CAPABILITY, is_capability, stat_of};
 use espalier_client::wire::{Aspects, DetailItem, RangeList, ReadItem, Writer, XattrList, Xattrs};
 use espalier_fs::{Attr, FileKind, FsErrorKind, Handle, Links, Open, PathCaller, Seek};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// What the names of lists of rights, and of attributes for programs, begin with.
 const LISTS: &[u8] = b"system.posix_acl_";
 const TRUSTED: &[u8] = b"trusted.";
 const SECURITY: &[u8] = b"security.";
 
-/// What many files have, in their order, as many as an answer of `room` bytes has room for, and at
-/// least one of them.
+/// How long files are described in one turn: holes are looked for one by one, and another session
+/// waits meanwhile.
+pub(crate) const TURN: Duration = Duration::from_millis(10);
+
+/// What many files have, in their order, as many as an answer of `room` bytes has room for and as
+/// there is time for up to `until`, and at least one of them.
 pub(crate) fn describe(
     (caller, powers): (&PathCaller, Powers),
     (asked, follow): (Aspects, bool),
     paths: &[&[u8]],
-    room: usize,
+    (room, until): (usize, Instant),
 ) -> Vec<u8> {
     let mut out = Writer::default();
     for (index, path) in paths.iter().enumerate() {
+        if index > 0 && Instant::now() >= until {
+            break;
+        }
         let mut described = describe_one((caller, powers), (asked, follow), path, room);
         if described.as_ref().is_ok_and(|data| data.len() + ReadItem::HEAD_BYTES > room) {
             described = Err(too_much());
@@ -153,4 +161,37 @@ pub(crate) fn check_xattr(name: &[u8], value: Option<&[u8]>, powers: Powers) -> 
 /// Refuses what [`check_xattr`] refuses of many.
 pub(crate) fn check_xattrs(xattrs: XattrList<'_>, powers: Powers) -> Outcome<()> {
     xattrs.iter().try_for_each(|(name, value)| check_xattr(name, Some(value), powers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use espalier_client::wire::Reader;
+    use espalier_engine::Store;
+    use espalier_fs::{Credentials, FileSystem, FormatOptions, OpenOptions, Paths, merge_functions};
+    use espalier_storage::{MemoryDevice, SystemEnvironment};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_turn_ends_in_time_with_one_file_at_least() {
+        let environment = Arc::new(SystemEnvironment::new(0));
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        Store::format(device.clone(), environment.clone(), &Default::default()).unwrap();
+        let options = espalier_engine::OpenOptions { merge: merge_functions(), ..Default::default() };
+        let store = Store::open(device, environment.clone(), options).unwrap();
+        FileSystem::format(&store, &FormatOptions::default()).unwrap();
+        let fs = FileSystem::open(store, environment, OpenOptions::default()).unwrap();
+        let root = Paths::new(fs).unwrap().caller(Credentials::default());
+        let asked = (Aspects { xattrs: true, ..Aspects::default() }, true);
+        let described = |until: Instant| {
+            let paths: [&[u8]; 3] = [b"/", b"/none", b"/"];
+            let answer = describe((&root, Powers::default()), asked, &paths, (1 << 16, until));
+            let mut from = Reader::new(&answer);
+            std::iter::from_fn(|| (!from.is_empty()).then(|| ReadItem::decode(&mut from).unwrap().index))
+                .collect::<Vec<_>>()
+        };
+        let now = Instant::now();
+        assert_eq!(described(now), [0]);
+        assert_eq!(described(now + Duration::from_secs(3600)), [0, 1, 2]);
+    }
 }

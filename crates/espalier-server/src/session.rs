@@ -35,6 +35,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Descriptors that a packet can bring (`SCM_MAX_FD`).
 const MAX_PASSED: usize = 253;
@@ -400,7 +401,8 @@ impl Opened {
             }
             Call::Describe { follow, asked, paths } => {
                 let by = (&self.caller, self.powers);
-                whole(details::describe(by, (*asked, *follow), paths, self.room()))
+                let limits = (self.room(), Instant::now() + details::TURN);
+                whole(details::describe(by, (*asked, *follow), paths, limits))
             }
             Call::More => self.more(),
             Call::End => {

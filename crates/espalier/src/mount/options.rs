@@ -421,12 +421,10 @@ mod tests {
         ];
         let names = names();
         for name in names.iter().filter(|name| !name.contains(['=', '*'])) {
-            let contrary = name.strip_prefix("no").map_or(format!("no{name}"), str::to_owned);
-            let is_there = |other: &&str| other.split('=').next() == Some(contrary.as_str());
-            assert!(
-                ALONE.contains(name) || *name == "noauto" || names.iter().any(is_there),
-                "{name} needs {contrary}"
-            );
+            let is_there = |contrary: &str| names.iter().any(|it| it.split('=').next() == Some(contrary));
+            let has_contrary =
+                is_there(&format!("no{name}")) || name.strip_prefix("no").is_some_and(is_there);
+            assert!(ALONE.contains(name) || *name == "noauto" || has_contrary, "{name}");
         }
         let set = "auto_unmount,nonempty,dirsync,logfile=/x,threads=3,noxattr,writeback,discard,nofail,handles,\
                    metrics=unix:/x,noprefetch,noclients,nosuid,nodev,noexec,nosymfollow,sync,allow_other";
