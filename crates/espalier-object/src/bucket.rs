@@ -13,6 +13,7 @@ mod event_loop;
 mod failures;
 mod remote;
 mod services;
+mod uploads;
 mod url;
 
 pub use remote::RemoteBucket;

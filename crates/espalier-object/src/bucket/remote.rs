@@ -2,6 +2,10 @@
 //!
 //! Protocol: each request is one future on the [`EventLoop`], with a time limit. `object_store`
 //! repeats nothing: what is repeated, and what a lost reply means, is decided above.
+//!
+//! A link takes its time for what moves over it at a time, so large puts have turns
+//! ([`super::uploads`]). A request's time limit begins when it has its turn. Small puts wait for
+//! none: roots, probes, and the segments of a sync that has little to write.
 
 #[cfg(all(test, feature = "aws"))]
 mod tests;
@@ -9,6 +13,7 @@ mod tests;
 use super::event_loop::EventLoop;
 use super::failures::failure;
 use super::services::{self, Versions};
+use super::uploads::{Took, Uploads};
 use super::{
     Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, Reply, Request, Ticket, Version,
     directory,
@@ -26,10 +31,14 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 /// How long a request may take, and how much longer for each MiB that it moves.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
+const TIMEOUT_PER_MIB: Duration = Duration::from_secs(10);
+
+/// Puts of more bytes have turns.
+const LARGE_PUT_BYTES: u64 = 1 << 20;
 
 /// Gets that are under way at a time; others wait for their turn. Each has a connection of its own.
 const PARALLEL_GETS: usize = 64;
@@ -47,6 +56,7 @@ pub struct RemoteBucket {
     versions: Versions,
     events: EventLoop,
     gets: Arc<Semaphore>,
+    uploads: Arc<Uploads>,
 }
 
 impl fmt::Debug for RemoteBucket {
@@ -113,8 +123,9 @@ impl RemoteBucket {
         let events = EventLoop::start()
             .map_err(|e| Failure::new(FailureKind::Unsupported, format!("no thread for requests: {e}")))?;
         let gets = Arc::new(Semaphore::new(PARALLEL_GETS));
+        let uploads = Arc::new(Uploads::new());
         let (prefix, versions) = (prefix.to_owned(), Versions::Tags);
-        Ok(Self { name, store, prefix, directory, versions, events, gets })
+        Ok(Self { name, store, prefix, directory, versions, events, gets, uploads })
     }
 
     fn path(&self, name: &str) -> Path {
@@ -139,6 +150,7 @@ impl Bucket for RemoteBucket {
             directory: self.directory.clone(),
             versions: self.versions,
             gets: Arc::clone(&self.gets),
+            uploads: Arc::clone(&self.uploads),
         };
         Box::new(RemoteTicket(self.events.begin(call.run(request))))
     }
@@ -163,6 +175,7 @@ struct Call {
     directory: Option<PathBuf>,
     versions: Versions,
     gets: Arc<Semaphore>,
+    uploads: Arc<Uploads>,
 }
 
 impl Call {
@@ -170,19 +183,25 @@ impl Call {
         let verb = request.verb();
         let limit = time_limit(&request);
         let path = self.path.clone();
-        let gets = Arc::clone(&self.gets);
+        let (gets, uploads) = (Arc::clone(&self.gets), Arc::clone(&self.uploads));
         // It is never closed, so each get has its turn.
         let _turn = match request {
             Request::Get { .. } => gets.acquire().await.ok(),
             _ => None,
         };
-        match tokio::time::timeout(limit, self.carry_out(request)).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                let message = format!("no reply to {verb} {path} within {} s", limit.as_secs());
-                Err(Failure::new(FailureKind::Unknown, message))
-            }
+        let upload = match moved_bytes(&request) > LARGE_PUT_BYTES && is_unconditional_put(&request) {
+            true => uploads.turn().await,
+            false => None,
+        };
+        let began = Instant::now();
+        let outcome = tokio::time::timeout(limit, self.carry_out(request)).await;
+        if let Some(upload) = upload {
+            upload.ended(Took::of(began.elapsed(), limit, outcome.as_ref().map(Result::is_ok)));
         }
+        outcome.unwrap_or_else(|_| {
+            let message = format!("no reply to {verb} {path} within {} s", limit.as_secs());
+            Err(Failure::new(FailureKind::Unknown, message))
+        })
     }
 
     async fn carry_out(self, request: Request) -> Result<Reply, Failure> {
@@ -260,15 +279,25 @@ impl Call {
     }
 }
 
+/// True for a put of what has a name of its own.
+fn is_unconditional_put(request: &Request) -> bool {
+    matches!(request, Request::Put { condition: Condition::None, .. })
+}
+
 /// How long a request may take.
 fn time_limit(request: &Request) -> Duration {
-    let bytes = match request {
+    let mebibytes = u32::try_from(moved_bytes(request) >> 20).unwrap_or(u32::MAX / 16);
+    REQUEST_TIMEOUT + TIMEOUT_PER_MIB * mebibytes
+}
+
+/// About how many bytes a request moves.
+fn moved_bytes(request: &Request) -> u64 {
+    match request {
         Request::Put { body, .. } => body.iter().map(|b| b.len() as u64).sum(),
         Request::Get { range: Some(range), .. } => range.end.saturating_sub(range.start),
         // Lists of many objects come in many parts.
         Request::List { .. } => 256 << 20,
         Request::Get { range: None, .. } => 16 << 20,
         _ => 0,
-    };
-    REQUEST_TIMEOUT + TIMEOUT_PER_MIB * u32::try_from(bytes >> 20).unwrap_or(u32::MAX / 8)
+    }
 }

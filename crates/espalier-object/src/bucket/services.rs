@@ -1,6 +1,8 @@
 //! Services: how each of them is reached, with credentials of the environment.
 //!
-//! Nothing is repeated here ([`crate::requests`] does), and every put may have a condition.
+//! Nothing is repeated here ([`crate::requests`] does), and every put may have a condition. Each
+//! request has the time limit of [`super::remote`] and no other: `object_store` would end every
+//! request after 30 s, which is too short for a segment on a slow link.
 
 #[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
 use super::failures::failure;
@@ -40,6 +42,10 @@ fn choose_ciphers() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
+/// The time limit of `object_store`, which is behind that of any request of ours.
+#[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
+const NO_LIMIT: (object_store::ClientConfigKey, &str) = (object_store::ClientConfigKey::Timeout, "1 day");
+
 #[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
 fn no_retries() -> object_store::RetryConfig {
     object_store::RetryConfig { max_retries: 0, ..Default::default() }
@@ -47,12 +53,22 @@ fn no_retries() -> object_store::RetryConfig {
 
 #[cfg(feature = "aws")]
 fn s3(location: &Location) -> Result<Arc<dyn ObjectStore>, Failure> {
-    use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
+    s3_with(object_store::aws::AmazonS3Builder::from_env(), location)
+}
+
+/// A store of S3, by a builder that has the credentials.
+#[cfg(feature = "aws")]
+pub(super) fn s3_with(
+    builder: object_store::aws::AmazonS3Builder,
+    location: &Location,
+) -> Result<Arc<dyn ObjectStore>, Failure> {
+    use object_store::aws::{AmazonS3ConfigKey, S3ConditionalPut};
     let Location::S3 { bucket, endpoint, region, .. } = location else { return Err(other(location)) };
     choose_ciphers();
-    let mut builder = AmazonS3Builder::from_env()
+    let mut builder = builder
         .with_bucket_name(bucket)
         .with_retry(no_retries())
+        .with_config(AmazonS3ConfigKey::Client(NO_LIMIT.0), NO_LIMIT.1)
         .with_conditional_put(S3ConditionalPut::ETagMatch);
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
@@ -77,7 +93,10 @@ fn google_with(
     use object_store::{ClientConfigKey, gcp::GoogleConfigKey};
     let Location::Google { bucket, endpoint, .. } = location else { return Err(other(location)) };
     choose_ciphers();
-    let mut builder = builder.with_bucket_name(bucket).with_retry(no_retries());
+    let mut builder = builder
+        .with_bucket_name(bucket)
+        .with_retry(no_retries())
+        .with_config(GoogleConfigKey::Client(NO_LIMIT.0), NO_LIMIT.1);
     if let Some(endpoint) = endpoint {
         let allow_http = GoogleConfigKey::Client(ClientConfigKey::AllowHttp);
         builder = builder
@@ -107,7 +126,10 @@ fn azure_with(
     use object_store::azure::AzureConfigKey;
     let Location::Azure { container, account, endpoint, .. } = location else { return Err(other(location)) };
     choose_ciphers();
-    let mut builder = builder.with_container_name(container).with_retry(no_retries());
+    let mut builder = builder
+        .with_container_name(container)
+        .with_retry(no_retries())
+        .with_config(AzureConfigKey::Client(NO_LIMIT.0), NO_LIMIT.1);
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint.clone()).with_allow_http(endpoint.starts_with("http://"));
     }

@@ -1,7 +1,7 @@
 //! What servers say when something is wrong, from a server that says what a test tells it to.
 
 use super::*;
-use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
+use object_store::aws::AmazonS3Builder;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
@@ -33,21 +33,7 @@ impl Server {
                 answer_one(connection.unwrap(), &answer);
             }
         });
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let retry = object_store::RetryConfig { max_retries: 0, ..Default::default() };
-        let store = AmazonS3Builder::new()
-            .with_bucket_name("bucket")
-            .with_region("us-east-1")
-            .with_access_key_id("key")
-            .with_secret_access_key(SECRET)
-            .with_endpoint(endpoint)
-            .with_allow_http(true)
-            .with_retry(retry)
-            .with_conditional_put(S3ConditionalPut::ETagMatch)
-            .build()
-            .unwrap();
-        let bucket = RemoteBucket::new("s3://bucket".into(), Arc::new(store), "", None).unwrap();
-        Self { bucket, answers }
+        Self { bucket: bucket_at(&endpoint), answers }
     }
 
     fn failure(&self, request: Request, answer: Answer) -> Failure {
@@ -58,16 +44,34 @@ impl Server {
     }
 }
 
-/// Reads a request and answers it.
-fn answer_one(connection: TcpStream, answer: &Answer) {
-    let mut reader = BufReader::new(connection);
-    let (mut line, mut length) = (String::new(), 0);
-    while reader.read_line(&mut line).unwrap() > 2 {
+fn bucket_at(endpoint: &str) -> RemoteBucket {
+    let location = Location::parse(&format!("s3://bucket?endpoint={endpoint}&region=us-east-1")).unwrap();
+    let builder = AmazonS3Builder::new().with_access_key_id("key").with_secret_access_key(SECRET);
+    let store = services::s3_with(builder, &location).unwrap();
+    RemoteBucket::of_service("s3://bucket".into(), (store, Versions::Tags), "").unwrap()
+}
+
+/// Reads the head of a request: its first line, and how many bytes follow.
+fn head(reader: &mut BufReader<TcpStream>) -> (String, u64) {
+    let (mut first, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap() <= 2 {
+            return (first, length);
+        }
         if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
             length = value.trim().parse().unwrap();
         }
-        line.clear();
+        if first.is_empty() {
+            first = line;
+        }
     }
+}
+
+/// Reads a request and answers it.
+fn answer_one(connection: TcpStream, answer: &Answer) {
+    let mut reader = BufReader::new(connection);
+    let (_, length) = head(&mut reader);
     std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink()).unwrap();
     let mut connection = reader.into_inner();
     let said = match answer {
@@ -146,4 +150,83 @@ fn a_clock_that_is_wrong_is_named() {
     let failure = server.failure(get(), Answer::Status(403, "RequestTimeTooSkewed"));
     assert!(failure.message.contains("RequestTimeTooSkewed"), "{failure}");
     assert!(failure.message.contains("clock of this machine"), "{failure}");
+}
+
+/// A server that reads a large put only once it is told to: few of them are on the link at a time,
+/// and what is small passes them.
+#[test]
+fn large_puts_have_turns_and_small_ones_pass_them() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let (begins, begun) = channel();
+    let (read_on, told) = channel::<()>();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        let answer = |reader: BufReader<TcpStream>, length| {
+            let mut reader = reader;
+            std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink()).unwrap();
+            let said = "HTTP/1.1 200 x\r\nconnection: close\r\netag: \"1\"\r\ncontent-length: 0\r\n\r\n";
+            reader.into_inner().write_all(said.as_bytes()).unwrap();
+        };
+        for connection in listener.incoming() {
+            let mut reader = BufReader::new(connection.unwrap());
+            let (first, length) = head(&mut reader);
+            let is_large = first.contains("/data/");
+            let _ = begins.send(first);
+            match is_large {
+                true => held.push((reader, length)),
+                false => answer(reader, length),
+            }
+            // From the small put on nothing is held.
+            if !is_large && told.recv().is_ok() {
+                held.drain(..).for_each(|(reader, length)| answer(reader, length));
+                break;
+            }
+        }
+        for connection in listener.incoming() {
+            let mut reader = BufReader::new(connection.unwrap());
+            let (first, length) = head(&mut reader);
+            let _ = begins.send(first);
+            answer(reader, length);
+        }
+    });
+    let bucket = bucket_at(&endpoint);
+    let large = |number| Request::Put {
+        name: format!("data/{number}"),
+        body: vec![Bytes::from(vec![7; 2 << 20])],
+        condition: Condition::None,
+    };
+    let tickets: Vec<_> = (0..6).map(|number| bucket.submit(large(number))).collect();
+    let next = || begun.recv_timeout(Duration::from_secs(60)).unwrap();
+    for _ in 0..4 {
+        assert!(next().contains("/data/"));
+    }
+    // It comes after four large ones, not after six.
+    bucket.call(put(Condition::None)).unwrap();
+    let fifth = next();
+    assert!(fifth.contains("/root"), "{fifth}");
+    read_on.send(()).unwrap();
+    for ticket in tickets {
+        ticket.wait().unwrap();
+    }
+    assert!(next().contains("/data/") && next().contains("/data/"));
+}
+
+/// The limits are those of this module, and follow what is moved.
+#[test]
+fn no_request_has_a_shorter_limit_than_its_bytes_need() {
+    let put = |mebibytes: usize| Request::Put {
+        name: "data/1".into(),
+        body: vec![Bytes::from(vec![0; mebibytes << 20])],
+        condition: Condition::None,
+    };
+    assert_eq!(time_limit(&put(0)), Duration::from_secs(20));
+    // 1 Mbit/s moves a full segment in time.
+    assert_eq!(time_limit(&put(8)), Duration::from_secs(100));
+    let location = Location::parse("s3://bucket?region=us-east-1").unwrap();
+    let builder = AmazonS3Builder::new().with_access_key_id("key").with_secret_access_key(SECRET);
+    let store = services::s3_with(builder, &location).unwrap();
+    let shown = format!("{store:?}");
+    assert!(shown.contains("Timeout") || shown.contains("timeout"), "{shown}");
+    assert!(!shown.contains("timeout: Some(Parsed(30s))"), "{shown}");
 }
