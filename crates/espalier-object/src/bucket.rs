@@ -164,6 +164,12 @@ impl Failure {
         Self { kind, message: message.into(), missing: None }
     }
 
+    /// True unless no later attempt can succeed: also for conditions, and for refusals, since a
+    /// credential may be on its way.
+    pub fn may_pass(&self) -> bool {
+        !matches!(self.kind, FailureKind::NotFound | FailureKind::Unsupported)
+    }
+
     /// True if the same request may succeed when it is made again.
     pub fn is_passing(&self) -> bool {
         matches!(self.kind, FailureKind::Throttled | FailureKind::Unknown)

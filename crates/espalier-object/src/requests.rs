@@ -5,6 +5,28 @@
 //! put of the root is repeated only by [`Requests::replace_root`], which finds out what became of
 //! it; the probe repeats others, whose outcome it looks up. A delete can wait: it is repeated for a
 //! short time, and not at all if it is refused.
+//!
+//! How long a request is repeated:
+//!
+//! | | with a budget | without one |
+//! |---|---|---|
+//! | a put, and what is read to make it | the budget | without end |
+//! | the same while a journal has what it is for | without end | without end |
+//! | a get | the budget | without end, until the device ends |
+//!
+//! What a journal has is durable, so no caller's promise depends on when the store has it: a store
+//! that is away for long must not end the writer. When the journal fails or the device ends, the
+//! puts that wait have the budget from then on.
+//!
+//! Invariant of [`Requests::replace_root`]: each attempt has the condition that a root is there on
+//! which the new one builds. That root is known by its nonce, which no other root has, and its
+//! version is what was read last with that nonce: a root that is copied in place, restored or kept
+//! in another class has another version and is the same state. So a second attempt may have another
+//! condition than the first. All attempts have the same bytes: whichever takes effect, and however
+//! late, it is this root, once, in place of that one.
+
+#[cfg(test)]
+mod tests;
 
 use crate::bucket::{Bucket, Condition, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket, Version};
 use crate::format::{Malformed, Root};
@@ -23,8 +45,9 @@ pub(crate) const PARALLEL_REQUESTS: usize = 16;
 /// The first pause, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a request is repeated while the device is being opened, if it is without end later.
-const OPENING_BUDGET: Duration = Duration::from_secs(60);
+/// How long a request is repeated while the device is being opened, or ends, if it is without end
+/// meanwhile.
+const OTHER_BUDGET: Duration = Duration::from_secs(60);
 /// How long deletes are repeated since the last one that succeeded.
 const DELETE_BUDGET: Duration = Duration::from_secs(10);
 /// How often something is got whose checksum is wrong.
@@ -82,6 +105,8 @@ pub(crate) struct Requests {
     /// Set once the device is in use: then a refusal may be a credential that is just being
     /// renewed, and is repeated too.
     established: AtomicBool,
+    /// Set while a journal has what puts are for: then they have no budget.
+    journaled: AtomicBool,
     /// Set when the device is closed or dropped: no delete is repeated from then on.
     ended: AtomicBool,
     counters: Counters,
@@ -100,8 +125,13 @@ pub(crate) struct Deletes {
 
 /// The time and pauses of one request.
 struct Patience {
+    /// Whether it is a put, or read for one.
+    for_put: bool,
+    /// Without end, for now, if there is none.
     until: Option<Duration>,
     pause: Duration,
+    /// When the log says that it is waited for.
+    told_at: Duration,
 }
 
 impl Requests {
@@ -110,8 +140,8 @@ impl Requests {
         environment: Arc<dyn Environment>,
         budget: Option<Duration>,
     ) -> Self {
-        let (established, ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { bucket, environment, budget, established, ended, counters: Counters::default() }
+        let [established, journaled, ended] = [false; 3].map(AtomicBool::new);
+        Self { bucket, environment, budget, established, journaled, ended, counters: Counters::default() }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -123,7 +153,12 @@ impl Requests {
         self.established.store(true, Ordering::Relaxed);
     }
 
-    /// From now on no delete is repeated.
+    /// From now on a journal has what puts are for, or has it no more.
+    pub(crate) fn set_journaled(&self, journaled: bool) {
+        self.journaled.store(journaled, Ordering::Relaxed);
+    }
+
+    /// From now on no delete is repeated, and no get or journaled put without end.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
@@ -152,7 +187,8 @@ impl Requests {
     /// # Errors
     /// The last failure.
     pub(crate) fn finish(&self, ticket: Box<dyn Ticket>, request: &Request) -> Result<Reply, Failure> {
-        self.finish_within(self.patience(), ticket, request)
+        let for_put = matches!(request, Request::Put { .. });
+        self.finish_within(self.patience(for_put), ticket, request)
     }
 
     fn finish_within(
@@ -215,7 +251,7 @@ impl Requests {
         let mut deletes = Deletes { done: vec![false; names.len()], refused: None, failed: None };
         let mut under_way = std::collections::VecDeque::new();
         let mut next = names.iter().enumerate();
-        let mut until = self.delete_patience().until;
+        let mut until = self.delete_end();
         loop {
             while under_way.len() < PARALLEL_REQUESTS
                 && deletes.failed.is_none()
@@ -226,10 +262,10 @@ impl Requests {
                 under_way.push_back((at, self.begin(&delete), delete));
             }
             let Some((at, ticket, delete)) = under_way.pop_front() else { return deletes };
-            match self.finish_within(Patience { until, pause: FIRST_PAUSE }, ticket, &delete) {
+            match self.finish_within(Patience { until, ..self.patience(false) }, ticket, &delete) {
                 Ok(_) => {
                     deletes.done[at] = true;
-                    until = self.delete_patience().until;
+                    until = self.delete_end();
                 }
                 Err(failure) if failure.kind == FailureKind::Denied => {
                     deletes.refused.get_or_insert(failure);
@@ -269,12 +305,24 @@ impl Requests {
     /// # Errors
     /// As for [`Requests::finish`]; if it is no root that this program knows.
     pub(crate) fn read_root(&self) -> Result<Option<(Root, ObjectFacts, Version)>, Failure> {
+        self.read_root_for(false)
+    }
+
+    /// The same, as long as a put is repeated if it is read `for_put`.
+    ///
+    /// # Errors
+    /// As for [`Requests::read_root`].
+    pub(crate) fn read_root_for(
+        &self,
+        for_put: bool,
+    ) -> Result<Option<(Root, ObjectFacts, Version)>, Failure> {
         let request = Request::Get { name: ROOT_NAME.into(), range: None };
         let unsupported = |what: String| Failure::new(FailureKind::Unsupported, what);
         let mut attempts = 1;
         // Another writer may replace it between two gets: version and bytes are those of one.
         loop {
-            let (bytes, facts) = match self.call(&request).and_then(got) {
+            let reply = self.finish_within(self.patience(for_put), self.begin(&request), &request);
+            let (bytes, facts) = match reply.and_then(got) {
                 Ok(got) => got,
                 Err(failure) if failure.kind == FailureKind::NotFound => return Ok(None),
                 Err(failure) => return Err(failure),
@@ -294,60 +342,76 @@ impl Requests {
     }
 
     /// Replaces the root by `root`, if it is the one whose nonce is `root.previous`; `condition`
-    /// says the same to the server.
+    /// says the same to the server, as far as is known: if that root has another version by now,
+    /// the next attempt names that.
     ///
     /// # Errors
     /// If it is not known whether the root was replaced, or a request fails for good.
     pub(crate) fn replace_root(&self, root: &Root, condition: &Condition) -> Result<Replaced, Failure> {
         let body = vec![Bytes::from(root.encode())];
-        let put = Request::Put { name: ROOT_NAME.into(), body, condition: condition.clone() };
-        let mut patience = self.patience();
+        let put = |condition| Request::Put { name: ROOT_NAME.into(), body: body.clone(), condition };
+        let is_first = *condition == Condition::Absent;
+        let mut put_now = put(condition.clone());
+        let mut patience = self.patience(true);
         loop {
-            let failure = match self.begin(&put).wait() {
+            let failure = match self.begin(&put_now).wait() {
                 Ok(Reply::Put(Some(version))) => return Ok(Replaced::Done(version)),
                 // The server has not told the version: it is read.
                 Ok(_) => Failure::new(FailureKind::Unknown, "the put of the root has no version"),
                 Err(failure) => failure,
             };
             let decided = failure.kind == FailureKind::Condition || failure.kind == FailureKind::Unknown;
-            if !decided && !self.passes(&put, &failure) {
+            if !decided && !self.passes(&put_now, &failure) {
                 return Err(failure);
             }
             // Whatever the reply was, the root itself says what happened.
-            match self.read_root() {
+            match self.read_root_for(true) {
                 Ok(Some((found, _, version))) if found.nonce == root.nonce => {
                     return Ok(Replaced::Done(version));
                 }
-                Ok(Some((found, ..))) if *condition == Condition::Absent || found.nonce != root.previous => {
+                Ok(Some((found, ..))) if is_first || found.nonce != root.previous => {
                     return Ok(Replaced::Lost(Box::new(found)));
                 }
-                Ok(Some(_)) => {}
-                Ok(None) if *condition == Condition::Absent => {}
-                Ok(None) => {
-                    return Err(Failure::new(
-                        FailureKind::NotFound,
-                        "the root is gone: the store was deleted",
-                    ));
-                }
+                Ok(Some((.., version))) => put_now = put(Condition::Matches(version)),
+                Ok(None) if is_first => {}
+                Ok(None) => return Err(Self::root_is_gone()),
                 Err(failure) => return Err(failure),
             }
-            self.rest(&mut patience, &put, failure)?;
+            self.rest(&mut patience, &put_now, failure)?;
             self.counters.repeats.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn patience(&self) -> Patience {
-        // A store that is not there yet, or has another name, is not waited for without end.
-        let opening = (!self.established.load(Ordering::Relaxed)).then_some(OPENING_BUDGET);
-        let budget = self.budget.or(opening);
-        let until = budget.map(|budget| self.environment.monotonic() + budget);
-        Patience { until, pause: FIRST_PAUSE }
+    /// What a writer fails with that finds no root.
+    pub(crate) fn root_is_gone() -> Failure {
+        Failure::new(FailureKind::NotFound, "the root is gone: the store was deleted")
     }
 
-    /// The patience for deletes, which begins anew with each one that succeeds.
-    fn delete_patience(&self) -> Patience {
+    fn patience(&self, for_put: bool) -> Patience {
+        let now = self.environment.monotonic();
+        let until = self.budget_now(for_put).map(|budget| now + budget);
+        Patience { for_put, until, pause: FIRST_PAUSE, told_at: now + OTHER_BUDGET }
+    }
+
+    /// How long a request is repeated from now on; without end if there is no budget.
+    fn budget_now(&self, for_put: bool) -> Option<Duration> {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        // A store that is not there yet, or has another name, is not waited for without end.
+        let is_other = !is_set(&self.established) || (!for_put && is_set(&self.ended));
+        let budget = self.budget.or(is_other.then_some(OTHER_BUDGET));
+        let waits = for_put && is_set(&self.journaled) && !is_set(&self.ended);
+        budget.filter(|_| !waits)
+    }
+
+    /// True if puts are repeated without end.
+    pub(crate) fn puts_wait(&self) -> bool {
+        self.budget_now(true).is_none()
+    }
+
+    /// The end of the patience for deletes, which begins anew with each one that succeeds.
+    fn delete_end(&self) -> Option<Duration> {
         let budget = self.budget.map_or(DELETE_BUDGET, |budget| budget.min(DELETE_BUDGET));
-        Patience { until: Some(self.environment.monotonic() + budget), pause: FIRST_PAUSE }
+        Some(self.environment.monotonic() + budget)
     }
 
     /// True if a request that failed is made again, as long as there is time.
@@ -370,8 +434,17 @@ impl Requests {
         if failure.kind == FailureKind::Throttled {
             pause *= THROTTLED_FACTOR;
         }
+        // It began when it could wait without end: may it still?
+        if patience.until.is_none() {
+            patience.until = self.patience(patience.for_put).until;
+        }
         if patience.until.is_some_and(|until| self.environment.monotonic() + pause > until) {
             return Err(failure);
+        }
+        if self.environment.monotonic() >= patience.told_at {
+            patience.told_at = Duration::MAX;
+            let (device, verb) = (self.name(), request.verb());
+            tracing::warn!(device, verb, %failure, "the object store is away; it is waited for");
         }
         tracing::debug!(verb = request.verb(), name = request.name(), %failure, "again");
         self.environment.sleep(pause);

@@ -7,8 +7,8 @@
 mod support;
 
 use espalier_object::{
-    Access, Bucket, BucketPoint, ObjectDevice, Options, Present, Request, SimulatedBucket, Ticket, Trouble,
-    check_objects,
+    Access, Bucket, BucketPoint, FailureKind, ObjectDevice, Options, Present, Request, SimulatedBucket,
+    Ticket, Trouble, check_objects,
 };
 use espalier_storage::{
     AlignedBuf, BLOCK, CrashPoint, Device, Environment, ErrorKind, Fault, Operation, Random, Result,
@@ -18,7 +18,7 @@ use espalier_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{block, options, read, seeds, tags, write};
+use support::{Outage, block, options, read, seeds, tags, write};
 
 const JOURNAL_BYTES: u64 = 4 << 20;
 const WINDOW_BLOCKS: u64 = 120;
@@ -365,6 +365,63 @@ fn syncs_return_while_the_store_is_away() {
     let world = World::new(run.world.recorder.bucket.point().crash(1), journal, 1);
     let device = world.open(Access::Write, &run.options, true).unwrap();
     assert_eq!(read(&device, 7, 1), [50]);
+}
+
+/// The store is away for longer than any budget: the writer waits for it and syncs meanwhile, and
+/// ends in time if it is to end.
+#[test]
+fn a_store_that_is_away_for_long_ends_no_writer_with_a_journal() {
+    for kind in [FailureKind::Unknown, FailureKind::Denied] {
+        let clock = Arc::new(SimulatedEnvironment::new(5));
+        let environment: Arc<dyn Environment> = clock.clone();
+        let store = Outage::new(Arc::new(SimulatedBucket::new(5)), clock.clone());
+        let journal = Arc::new(SimulatedDevice::new(JOURNAL_BYTES, 5));
+        let options = Options { journal: Some(journal.clone()), delta_runs: 0, ..options() };
+        ObjectDevice::create(store.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+        let open = || ObjectDevice::open(store.clone(), &environment, Access::Write, options.clone());
+        let device = open().unwrap();
+        for round in 1..=5 {
+            write(&device, round * 20_000, &[round]);
+            device.sync().unwrap();
+            store.begin(600, kind);
+            let began = clock.monotonic();
+            // A thread does so while callers sync; here the step waits until the store is back.
+            device.step().unwrap();
+            assert!(clock.monotonic() - began > Duration::from_secs(590), "it was not away");
+            assert_eq!(device.journal_usage().unwrap().waiting, 0);
+            device.discard(round * 20_000 * BLOCK as u64, BLOCK as u64).unwrap();
+            device.sync().unwrap();
+            store.begin(600, kind);
+            device.step().unwrap();
+        }
+        assert_eq!(device.failure(), None);
+        write(&device, 0, &[9]);
+        device.sync().unwrap();
+        store.begin(100_000, kind);
+        let began = clock.monotonic();
+        assert!(device.close().is_err());
+        assert!(clock.monotonic() - began < Duration::from_secs(600), "an unmount has to end");
+        drop(device);
+        store.begin(0, kind);
+        assert_eq!(read(&open().unwrap(), 0, 1), [9]);
+    }
+}
+
+/// A journal that failed makes syncs wait for the store no longer than the budget.
+#[test]
+fn without_a_journal_that_works_a_sync_does_not_wait_for_ever() {
+    let clock = Arc::new(SimulatedEnvironment::new(6));
+    let environment: Arc<dyn Environment> = clock.clone();
+    let store = Outage::new(Arc::new(SimulatedBucket::new(6)), clock.clone());
+    let journal = Arc::new(SimulatedDevice::new(JOURNAL_BYTES, 6));
+    let options = Options { journal: Some(journal.clone()), ..options() };
+    ObjectDevice::create(store.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+    let device = ObjectDevice::open(store.clone(), &environment, Access::Write, options).unwrap();
+    journal.inject(Fault::FailFrom { operation: Operation::Sync, nth: 0 });
+    write(&device, 0, &[1]);
+    store.begin(100_000, FailureKind::Unknown);
+    assert!(device.sync().is_err());
+    assert!(clock.monotonic() < Duration::from_secs(1000));
 }
 
 /// What a file system discards when it is closed comes after its last sync.

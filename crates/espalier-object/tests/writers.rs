@@ -3,13 +3,14 @@
 mod support;
 
 use espalier_object::{
-    Access, Bucket, Location, ObjectDevice, Options, Present, RemoteBucket, SimulatedBucket, Trouble,
+    Access, Bucket, Condition, Failure, FailureKind, Location, ObjectDevice, ObjectFacts, Options, Present,
+    RemoteBucket, Reply, Request, SimulatedBucket, Ticket, Trouble, Version,
 };
 use espalier_storage::{Device, Environment, ErrorKind, Random, SimulatedEnvironment, SystemEnvironment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use support::{block, options, read, write};
+use support::{Ready, block, options, read, write};
 
 fn simulated(seed: u64) -> (Arc<SimulatedBucket>, Arc<SimulatedEnvironment>, Arc<dyn Environment>) {
     let environment = Arc::new(SimulatedEnvironment::new(seed));
@@ -79,6 +80,86 @@ fn a_writer_that_was_fenced_makes_nothing_durable_and_says_why() {
     assert!(second.is_fenced());
     drop((first, second));
     assert_eq!(read(&third, 0, 2), [1, 3]);
+}
+
+/// A store whose root is copied in place now and then: the same bytes, in another version. It may
+/// also spell the version that a put gave otherwise than a get does.
+#[derive(Debug)]
+struct Copied {
+    bucket: Arc<SimulatedBucket>,
+    copies: AtomicUsize,
+    puts_spell: &'static str,
+}
+
+impl Copied {
+    fn told(&self, version: Option<Version>, before: &str) -> Option<Version> {
+        let copies = self.copies.load(Ordering::SeqCst);
+        version.map(|version| Version(format!("{before}{copies}~{}", version.0)))
+    }
+}
+
+impl Bucket for Copied {
+    fn name(&self) -> &str {
+        self.bucket.name()
+    }
+
+    fn submit(&self, mut request: Request) -> Box<dyn Ticket> {
+        if request.name() != "root" {
+            return self.bucket.submit(request);
+        }
+        if let Request::Put { condition: Condition::Matches(version), .. } = &mut request {
+            let now = format!("{}~", self.copies.load(Ordering::SeqCst));
+            let Some(known) = version.0.strip_prefix(&now) else {
+                return Box::new(Ready(Err(Failure::new(FailureKind::Condition, "412"))));
+            };
+            *version = Version(known.to_owned());
+        }
+        let outcome = self.bucket.call(request).map(|reply| match reply {
+            Reply::Put(version) => Reply::Put(self.told(version, self.puts_spell)),
+            Reply::Got(bytes, facts) => {
+                let version = self.told(facts.version.clone(), "");
+                Reply::Got(bytes, ObjectFacts { version, ..facts })
+            }
+            other => other,
+        });
+        Box::new(Ready(outcome))
+    }
+}
+
+/// The root gets another version, and is the same: what has its nonce is what the writer builds on.
+#[test]
+fn a_root_that_was_copied_in_place_locks_no_writer_out() {
+    for (budget, puts_spell) in
+        [(Some(Duration::from_secs(60)), ""), (Some(Duration::from_secs(60)), "W/"), (None, ""), (None, "W/")]
+    {
+        let (bucket, clock, environment) = simulated(3);
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        let store = Arc::new(Copied { bucket, copies: AtomicUsize::new(0), puts_spell });
+        let open = |host, access| {
+            let options = Options { probe: false, budget, ..named(host) };
+            ObjectDevice::open(store.clone(), &environment, access, options).unwrap()
+        };
+        let copy = || store.copies.fetch_add(1, Ordering::SeqCst);
+        let first = open("first", Access::Write);
+        for tag in 1..5 {
+            copy();
+            write(&first, 0, &[tag]);
+            first.sync().unwrap();
+            copy();
+            clock.advance(Duration::from_secs(30));
+            first.step().unwrap();
+        }
+        assert!(clock.monotonic() < Duration::from_secs(200), "{:?}", clock.monotonic());
+        copy();
+        let second = open("second", Access::TakeOver);
+        assert_eq!(read(&second, 0, 1), [4]);
+        copy();
+        write(&first, 0, &[9]);
+        assert!(first.sync().is_err() && first.is_fenced());
+        write(&second, 0, &[5]);
+        second.close().unwrap();
+        assert_eq!(read(&open("third", Access::ReadOnly), 0, 1), [5]);
+    }
 }
 
 /// One writer after the other takes over while the others go on writing, on a bad network. The

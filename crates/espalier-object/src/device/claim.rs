@@ -144,7 +144,7 @@ impl Claim<'_> {
             let put_at = self.environment.monotonic();
             match self.requests.replace_root(&claim, &Condition::Matches(version))? {
                 Replaced::Done(version) => {
-                    return Ok((Line { root: claim, version, put_at }, attempt == 0));
+                    return Ok((Line::new(claim, version, put_at), attempt == 0));
                 }
                 Replaced::Lost(found) if !forced => return Err(Refusal::Busy(holder_text(&found))),
                 // The writer that is to be fenced has synced meanwhile, or the claim of a dead one

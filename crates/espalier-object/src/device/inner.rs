@@ -175,6 +175,15 @@ pub(super) struct Line {
     /// When its put began, by the environment's clock: the server's time for it is later, so the
     /// lease ends no earlier than is counted from here.
     pub(super) put_at: Duration,
+    /// The nonces of renewals of this root of which it is not known what became.
+    pub(super) unsettled: Vec<u64>,
+}
+
+impl Line {
+    /// A root that is known to be there.
+    pub(super) fn new(root: Root, version: Version, put_at: Duration) -> Self {
+        Self { root, version, put_at, unsettled: Vec::new() }
+    }
 }
 
 /// What the next root says of the map: ahead of the line of roots while one is being published.

@@ -3,7 +3,9 @@
 //!
 //! Protocol: the journal's lock is held from appending a record until its changes are in the
 //! overlay, so both have one order, and a frozen overlay has all records up to `State::journaled`.
-//! Where the journal has no room, or failed, the store is made to have everything instead.
+//! Where the journal has no room, or failed, the store is made to have everything instead. While it
+//! works, publishing waits for a store that is away without end ([`crate::requests`]), and so do
+//! writers for whose records there is no room: none of them fails for that.
 
 use super::error;
 use super::inner::Inner;
@@ -116,6 +118,8 @@ impl Inner {
             // A writer that was fenced meanwhile does not acknowledge what the store will not have.
             return self.writable(Operation::Sync);
         }
+        // The store alone has it: callers learn in time if it is away.
+        self.requests.set_journaled(false);
         self.publish(Scope::Sync)
     }
 

@@ -8,14 +8,33 @@
 //! Invariants:
 //! - a root is made from the last one that is known to be there, under one lock with its put: of a
 //!   renewal and a publishing that come together the second builds on what the first has made;
-//! - a put whose outcome is not known latches the device before the lock is given back, so that
-//!   nothing is ever built on a root that may not be there.
+//! - a put of a publishing whose outcome is not known latches the device before the lock is given
+//!   back: the map is ahead of the line then, and a caller may have been told that its sync failed;
+//! - of a renewal whose outcome is not known the nonce is kept (`Line::unsettled`), and before the
+//!   next put the root is read. Nothing is ever built on a root that may not be there.
+//!
+//! What is read before the next put, or found by it:
+//!
+//! | the root has | then |
+//! |---|---|
+//! | the nonce of the line's root | no renewal took effect yet: on from it, by the version read |
+//! | the nonce of an unsettled renewal | it took effect: it is the line's root, and on from it |
+//! | another nonce | another writer was faster: this one is fenced |
+//!
+//! Why no two puts of one writer both count, and none of two writers: an unsettled renewal has the
+//! condition that the line's root is there in a version that was read or put. If it arrives first,
+//! the next put fails its condition, finds the renewal's nonce, and is made again from it. If the
+//! next put arrives first, the line's root is gone, the renewal's condition never holds again, and
+//! it is forgotten. The same holds if another renewal of the same root arrived. A renewal changes
+//! nothing that the map, the object table or the journal depend on, so neither what is deleted nor
+//! what a sync promised depends on whether it took effect.
 
+use super::error;
 use super::inner::{Attempt, Inner, Line};
-use crate::bucket::Condition;
+use crate::bucket::{Condition, Failure};
 use crate::format::Root;
-use crate::requests::Replaced;
-use espalier_storage::{JoinHandle, Operation, Result};
+use crate::requests::{Replaced, Requests};
+use espalier_storage::{Error, JoinHandle, Operation, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +43,15 @@ const RENEWALS_PER_LEASE: u32 = 3;
 
 /// The shortest pause of the thread that renews.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a root is put for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The lease: nothing but the time of the root and its nonce differ.
+    Renewal,
+    /// What was written, or moved.
+    Publishing,
+}
 
 impl Inner {
     /// Starts the thread that renews the lease, if there may be one.
@@ -49,24 +77,26 @@ impl Inner {
         }
     }
 
-    /// Renews the lease, unless a root was put just now.
+    /// Renews the lease, unless a root was put just now. A failure that passes latches nothing: the
+    /// next put finds out what became of this one.
     ///
     /// # Errors
     /// As for [`Inner::put_root`].
     pub(super) fn renew_if_due(&self) -> Result<()> {
         let age = |line: &Line| self.elapsed().saturating_sub(line.put_at);
         let is_due = |line: &Line| age(line) >= self.options.lease / RENEWALS_PER_LEASE;
-        self.put_root(is_due, |_| ())
+        self.put_root(Purpose::Renewal, is_due, |_| ())
     }
 
     /// Puts the next root: the last one as `change` makes it, if `is_wanted` then.
     ///
     /// # Errors
-    /// If the device takes no writes any more, or does not from now on.
+    /// If the device takes no writes any more, or does not from now on; if a renewal fails.
     pub(super) fn put_root(
         &self,
+        purpose: Purpose,
         is_wanted: impl FnOnce(&Line) -> bool,
-        change: impl FnOnce(&mut Root),
+        change: impl Fn(&mut Root),
     ) -> Result<()> {
         let mut line = self.line.lock();
         // Another put may have failed while this one waited for its turn.
@@ -75,26 +105,71 @@ impl Inner {
             return Ok(());
         }
         let attempt = Attempt::begin(self);
-        let mut next = Root {
-            generation: line.root.generation + 1,
-            nonce: self.nonce(),
-            previous: line.root.nonce,
-            holder: self.options.holder(),
-            ..line.root.clone()
-        };
-        change(&mut next);
-        let put_at = self.elapsed();
-        let condition = Condition::Matches(line.version.clone());
-        let outcome = match self.requests.replace_root(&next, &condition) {
-            Ok(Replaced::Done(version)) => {
-                *line = Line { root: next, version, put_at };
-                Ok(())
-            }
-            Ok(Replaced::Lost(found)) => Err(self.fenced(whose(&found))),
-            Err(failure) => Err(self.latch(&failure, Operation::Sync)),
-        };
+        let outcome = self.put_next(&mut line, purpose, change);
         attempt.ended();
         outcome
+    }
+
+    fn put_next(&self, line: &mut Line, purpose: Purpose, change: impl Fn(&mut Root)) -> Result<()> {
+        loop {
+            self.settle(line, purpose)?;
+            let mut next = Root {
+                generation: line.root.generation + 1,
+                nonce: self.nonce(),
+                previous: line.root.nonce,
+                holder: self.options.holder(),
+                ..line.root.clone()
+            };
+            change(&mut next);
+            let put_at = self.elapsed();
+            let condition = Condition::Matches(line.version.clone());
+            match self.requests.replace_root(&next, &condition) {
+                Ok(Replaced::Done(version)) => {
+                    *line = Line::new(next, version, put_at);
+                    return Ok(());
+                }
+                // A renewal has arrived after all: the next root is made from it.
+                Ok(Replaced::Lost(found)) if line.unsettled.contains(&found.nonce) => {}
+                Ok(Replaced::Lost(found)) => return Err(self.fenced(whose(&found))),
+                Err(failure) => {
+                    line.unsettled.push(next.nonce);
+                    return Err(self.put_failed(purpose, &failure));
+                }
+            }
+        }
+    }
+
+    /// Finds out which root is there, if that is not known.
+    fn settle(&self, line: &mut Line, purpose: Purpose) -> Result<()> {
+        if line.unsettled.is_empty() {
+            return Ok(());
+        }
+        match self.requests.read_root_for(true) {
+            Ok(Some((found, _, version))) if line.unsettled.contains(&found.nonce) => {
+                // Nothing else differs, but what was deleted since is not named again. When its put
+                // began is not known: the next renewal comes the sooner.
+                let Root { generation, nonce, previous, holder, .. } = found;
+                let root = Root { generation, nonce, previous, holder, ..line.root.clone() };
+                *line = Line::new(root, version, line.put_at);
+                Ok(())
+            }
+            Ok(Some((found, _, version))) if found.nonce == line.root.nonce => {
+                line.version = version;
+                Ok(())
+            }
+            Ok(Some((found, ..))) => Err(self.fenced(whose(&found))),
+            Ok(None) => Err(self.put_failed(purpose, &Requests::root_is_gone())),
+            Err(failure) => Err(self.put_failed(purpose, &failure)),
+        }
+    }
+
+    /// The error of a put of the root that failed, or may have: it latches the device, but for a
+    /// renewal whose failure may pass.
+    fn put_failed(&self, purpose: Purpose, failure: &Failure) -> Error {
+        match purpose {
+            Purpose::Renewal if failure.may_pass() => error::of_failure(failure, Operation::Sync, &self.name),
+            _ => self.latch(failure, Operation::Sync),
+        }
     }
 }
 

@@ -85,7 +85,7 @@ impl Inner {
             (Arc::clone(&self.requests), Arc::clone(&self.cache)),
             &self.environment,
             self.options.clone(),
-            Line { root, version, put_at: self.elapsed() },
+            Line::new(root, version, self.elapsed()),
             None,
         );
         let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &self.name);

@@ -87,7 +87,10 @@ impl ObjectDevice {
     /// what that leaves half done has latched the device.
     fn stop(&self) {
         *self.inner.ended.lock() = true;
-        self.inner.requests.end();
+        // A reader shares its requests with those that follow it.
+        if !matches!(self.inner.latch.get(), Some(Latched::Closed(_))) {
+            self.inner.requests.end();
+        }
         self.inner.end.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {

@@ -117,7 +117,10 @@ impl ObjectDevice {
             Access::ReadOnly => {
                 let put_at = environment.monotonic();
                 let found = read_root(&requests);
-                found.map(|(root, _, version)| Claimed { line: Line { root, version, put_at }, tables: None })
+                found.map(|(root, _, version)| Claimed {
+                    line: Line::new(root, version, put_at),
+                    tables: None,
+                })
             }
             _ => claim(&requests, environment, access, &options, journal.as_ref()),
         };
@@ -151,6 +154,8 @@ impl ObjectDevice {
             let _ = inner.latch.set(Latched::Closed("it is open for reading only"));
         }
         inner.replay_journal()?;
+        // From here on a store that is away ends no writer with a journal.
+        inner.requests.set_journaled(inner.journal.is_some());
         if for_writing {
             start(Inner::start_maintenance(&inner))?;
         }

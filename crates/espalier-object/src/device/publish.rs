@@ -11,6 +11,7 @@
 //!   publishing fails or panics they may be ahead of it, and the device is latched.
 
 use super::inner::{Attempt, Chain, Inner};
+use super::line::Purpose;
 use crate::bucket::{Condition, Failure, Request};
 use crate::format::{
     Header, Holder, JournalPosition, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root,
@@ -37,7 +38,8 @@ pub(super) enum Scope {
     Sync,
     /// The same, and the lease is given back.
     Close,
-    /// Copies of blocks, where nothing else has changed them.
+    /// Copies of blocks, where nothing else has changed them. Their segments are acknowledged, so
+    /// that no sync waits for them behind the chain.
     Move(Vec<Arc<Segment>>, Vec<Moved>),
 }
 
@@ -92,7 +94,10 @@ impl Inner {
         }
         let prepared = self.prepare(&mut chain, &changes);
         let outcome = match prepared {
-            Ok(()) => self.put_root(|_| true, |root| self.change_root(root, &chain, &changes, close)),
+            Ok(()) => {
+                let change = |root: &mut Root| self.change_root(root, &chain, &changes, close);
+                self.put_root(Purpose::Publishing, |_| true, change)
+            }
             Err(failure) => Err(self.latch(&failure, Operation::Sync)),
         };
         attempt.ended();
@@ -135,12 +140,25 @@ impl Inner {
         for segment in &changes.segments {
             segment.finish_upload(&self.requests)?;
         }
-        self.load_pages(&changes.ranges())?;
+        self.load_pages_to_publish(&changes.ranges())?;
         self.apply(chain, changes);
         if chain.delta.len() > self.options.delta_runs || chain.objects.len() > self.options.delta_runs / 4 {
             self.checkpoint_map(chain)?;
         }
         Ok(())
+    }
+
+    /// Loads pages of the map, and waits for the store as long as puts do: what was frozen for a
+    /// root needs them.
+    fn load_pages_to_publish(&self, ranges: &[Range<u64>]) -> std::result::Result<(), Failure> {
+        loop {
+            match self.load_pages(ranges) {
+                Err(failure) if failure.may_pass() && self.requests.puts_wait() => {
+                    tracing::debug!(device = self.name, %failure, "pages of the map are waited for");
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Gives the next root what was prepared.
@@ -257,7 +275,7 @@ impl Inner {
             pages.map(|(number, _)| *number).collect()
         };
         let ranges: Vec<Range<u64>> = pages.iter().map(|n| n.first_block()..n.first_block() + 1).collect();
-        self.load_pages(&ranges)?;
+        self.load_pages_to_publish(&ranges)?;
         let mut state = self.state.write();
         pages.iter().for_each(|number| state.map.touch(*number));
         Ok(())

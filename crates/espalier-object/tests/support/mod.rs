@@ -1,8 +1,11 @@
 //! Blocks that say what they are.
 #![allow(dead_code, reason = "not every test uses everything")]
 
-use espalier_object::{Failure, ObjectDevice, Options, Reply, Ticket};
+use espalier_object::{
+    Bucket, Failure, FailureKind, ObjectDevice, Options, Reply, Request, SimulatedBucket, Ticket,
+};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, SimulatedDevice, SimulatedEnvironment};
+use espalier_sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,5 +86,42 @@ pub(crate) struct Ready(pub(crate) std::result::Result<Reply, Failure>);
 impl Ticket for Ready {
     fn wait(self: Box<Self>) -> std::result::Result<Reply, Failure> {
         self.0
+    }
+}
+
+/// A store that cannot be reached, or refuses everything, until some time of a clock.
+#[derive(Debug)]
+pub(crate) struct Outage {
+    pub(crate) bucket: Arc<SimulatedBucket>,
+    clock: Arc<SimulatedEnvironment>,
+    until: Mutex<(Duration, FailureKind)>,
+}
+
+impl Outage {
+    pub(crate) fn new(bucket: Arc<SimulatedBucket>, clock: Arc<SimulatedEnvironment>) -> Arc<Self> {
+        Arc::new(Self { bucket, clock, until: Mutex::new((Duration::ZERO, FailureKind::Unknown)) })
+    }
+
+    /// From now on, and for so many seconds, every request fails.
+    pub(crate) fn begin(&self, seconds: u64, kind: FailureKind) {
+        *self.until.lock() = (self.clock.monotonic() + Duration::from_secs(seconds), kind);
+    }
+
+    pub(crate) fn lasts(&self) -> bool {
+        self.clock.monotonic() < self.until.lock().0
+    }
+}
+
+impl Bucket for Outage {
+    fn name(&self) -> &str {
+        self.bucket.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        let (until, kind) = *self.until.lock();
+        if self.clock.monotonic() < until {
+            return Box::new(Ready(Err(Failure::new(kind, "the store is away"))));
+        }
+        self.bucket.submit(request)
     }
 }

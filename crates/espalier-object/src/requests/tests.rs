@@ -1,0 +1,84 @@
+use super::*;
+use espalier_storage::SimulatedEnvironment;
+use espalier_sync::Mutex;
+use std::sync::Weak;
+
+/// A store that is away, and calls something before one of its requests.
+struct Away {
+    clock: Arc<SimulatedEnvironment>,
+    asked: AtomicU64,
+    requests: Mutex<Weak<Requests>>,
+    event: (u64, fn(&Requests)),
+    at: Mutex<Option<Duration>>,
+}
+
+impl std::fmt::Debug for Away {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Away")
+    }
+}
+
+struct NoReply;
+
+impl Ticket for NoReply {
+    fn wait(self: Box<Self>) -> Result<Reply, Failure> {
+        Err(Failure::new(FailureKind::Unknown, "away"))
+    }
+}
+
+impl Bucket for Away {
+    fn name(&self) -> &str {
+        "away"
+    }
+
+    fn submit(&self, _: Request) -> Box<dyn Ticket> {
+        let (number, event) = self.event;
+        if self.asked.fetch_add(1, Ordering::Relaxed) == number {
+            *self.at.lock() = Some(self.clock.monotonic());
+            event(&self.requests.lock().upgrade().unwrap());
+        }
+        Box::new(NoReply)
+    }
+}
+
+/// How long a request is repeated after an event, which comes after some hours if the request waits
+/// so long; `None` if it ends before.
+fn waits_after(
+    event: fn(&Requests),
+    budget: Option<Duration>,
+    journaled: bool,
+    request: &Request,
+) -> Option<Duration> {
+    let clock = Arc::new(SimulatedEnvironment::new(1));
+    let away = Arc::new(Away {
+        clock: clock.clone(),
+        asked: AtomicU64::new(0),
+        requests: Mutex::default(),
+        event: (5000, event),
+        at: Mutex::default(),
+    });
+    let requests = Arc::new(Requests::new(away.clone(), clock.clone(), budget));
+    requests.establish();
+    requests.set_journaled(journaled);
+    *away.requests.lock() = Arc::downgrade(&requests);
+    assert!(requests.call(request).is_err());
+    let at = *away.at.lock();
+    Some(clock.monotonic() - at?)
+}
+
+#[test]
+fn what_waits_without_end_ends_in_time_when_it_may_wait_no_more() {
+    let put = Request::Put { name: "data/1".into(), body: Vec::new(), condition: Condition::None };
+    let get = Request::Get { name: "data/1".into(), range: None };
+    let budget = Some(Duration::from_secs(40));
+    let is_about = |time: Option<Duration>, seconds: u64| {
+        time.is_some_and(|time| time.as_secs() <= seconds && time.as_secs() + 6 >= seconds)
+    };
+    // A journal: its end, or its failure, gives the put a budget.
+    assert!(is_about(waits_after(Requests::end, budget, true, &put), 40));
+    assert!(is_about(waits_after(|requests| requests.set_journaled(false), budget, true, &put), 40));
+    assert_eq!(waits_after(Requests::end, budget, true, &get), None);
+    assert_eq!(waits_after(Requests::end, budget, false, &put), None);
+    // Without a budget a get ends with the device.
+    assert!(is_about(waits_after(Requests::end, None, false, &get), 60));
+}
