@@ -75,6 +75,9 @@ pub struct Usage {
     pub dead_objects: u64,
     /// Their bytes.
     pub dead_bytes: u64,
+    /// Of the segments, those that compaction found to be damaged or missing since the device was
+    /// opened: they stay as they are.
+    pub unmovable_segments: u64,
 }
 
 impl ObjectTable {

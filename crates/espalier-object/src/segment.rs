@@ -143,6 +143,19 @@ impl Segment {
         }
     }
 
+    /// Gives an upload up; true if it was begun, so that the server may have the segment. What is
+    /// under way has ended then, and nothing is sent again. For a segment that no root names.
+    pub(crate) fn give_up(&self) -> bool {
+        let given_up = Failure::new(FailureKind::Unknown, "the upload of a segment was given up");
+        match std::mem::replace(&mut *self.upload.lock(), Upload::Failed(given_up)) {
+            Upload::Waiting => return false,
+            // Whatever it says, the server may have it.
+            Upload::UnderWay(ticket) => drop(ticket.wait()),
+            Upload::Done | Upload::Failed(_) => {}
+        }
+        true
+    }
+
     /// Returns when the server has acknowledged it.
     ///
     /// # Errors

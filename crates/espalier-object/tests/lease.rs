@@ -17,6 +17,9 @@ use support::{options, read, write};
 /// Longer than anything here takes on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A segment that a compaction fills has more.
+const LARGE_BYTES: usize = 64 << 10;
+
 /// A store in memory that holds some requests up until it is told otherwise, and loses replies.
 #[derive(Debug)]
 struct Slow {
@@ -39,6 +42,8 @@ struct Gate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
     Puts,
+    /// Of at least [`LARGE_BYTES`].
+    LargePuts,
     Gets,
 }
 
@@ -75,13 +80,13 @@ fn comes_true(condition: impl Fn() -> bool) -> bool {
     true
 }
 
-struct HeldUp(Box<dyn Ticket>, Arc<Gate>, Held);
+struct HeldUp(Box<dyn Ticket>, Arc<Gate>, Vec<Held>);
 
 impl Ticket for HeldUp {
     fn wait(self: Box<Self>) -> Result<Reply, Failure> {
-        let Self(ticket, gate, kind) = *self;
+        let Self(ticket, gate, kinds) = *self;
         let mut holds = gate.holds.lock();
-        while *holds == Some(kind) {
+        while holds.is_some_and(|held| kinds.contains(&held)) {
             gate.waited.fetch_add(1, Ordering::SeqCst);
             gate.opened.wait(&mut holds);
         }
@@ -106,14 +111,17 @@ impl Bucket for Slow {
 
     fn submit(&self, request: Request) -> Box<dyn Ticket> {
         let is_root_put = request.name() == "root" && request.changes();
-        let kind = match &request {
-            Request::Put { name, .. } if name.starts_with("data/") => Some(Held::Puts),
-            Request::Get { name, .. } if name.starts_with("data/") => Some(Held::Gets),
-            _ => None,
+        let kinds = match &request {
+            Request::Put { name, body, .. } if name.starts_with("data/") => {
+                let is_large = body.iter().map(|part| part.len()).sum::<usize>() >= LARGE_BYTES;
+                if is_large { vec![Held::Puts, Held::LargePuts] } else { vec![Held::Puts] }
+            }
+            Request::Get { name, .. } if name.starts_with("data/") => vec![Held::Gets],
+            _ => Vec::new(),
         };
         let ticket = self.bucket.submit(request);
-        if let Some(kind) = kind {
-            return Box::new(HeldUp(ticket, Arc::clone(&self.gate), kind));
+        if !kinds.is_empty() {
+            return Box::new(HeldUp(ticket, Arc::clone(&self.gate), kinds));
         }
         if is_root_put {
             let number = 1 + self.root_puts.fetch_add(1, Ordering::SeqCst);
@@ -180,6 +188,39 @@ fn a_slow_compaction_does_not_hold_up_the_lease() {
     assert_eq!(read(&device, 1, 99), many);
     device.close().unwrap();
     assert_eq!(read(&reader(), 1, 99), many);
+}
+
+/// While the uploads of a compaction are under way, callers sync and the map is read.
+#[test]
+fn a_slow_compaction_holds_up_no_sync() {
+    let store = Slow::new();
+    let (device, reader) = open(&store, 0, Duration::from_secs(600));
+    let many: Vec<u64> = (1..100).collect();
+    for tag in &many {
+        write(&device, *tag, &[*tag]);
+        device.sync().unwrap();
+    }
+    store.hold(Some(Held::LargePuts));
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| device.step());
+        let is_held = comes_true(|| store.gate.waited.load(Ordering::SeqCst) > 0);
+        let sync = scope.spawn(|| {
+            // One of the blocks that are being moved.
+            write(&device, 3, &[1000]);
+            device.sync()
+        });
+        let has_synced = comes_true(|| sync.is_finished());
+        let is_moving = !step.is_finished();
+        store.hold(None);
+        assert!(is_held && is_moving, "nothing is compacted");
+        assert!(has_synced, "the sync has waited for the compaction");
+        sync.join().unwrap().unwrap();
+        assert!(step.join().unwrap().unwrap());
+    });
+    let expected: Vec<u64> = many.iter().map(|tag| if *tag == 3 { 1000 } else { *tag }).collect();
+    assert_eq!(read(&device, 1, 99), expected);
+    device.close().unwrap();
+    assert_eq!(read(&reader(), 1, 99), expected);
 }
 
 /// Two threads sync and one renews without a pause, while replies are lost. The oracle: no put

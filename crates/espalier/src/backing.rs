@@ -132,6 +132,7 @@ fn describe(device: &ObjectDevice, since: Duration) -> Value {
         "map_bytes": usage.map_bytes,
         "dead_objects": usage.dead_objects,
         "dead_bytes": usage.dead_bytes,
+        "unmovable_segments": usage.unmovable_segments,
         "puts": requests.puts,
         "gets": requests.gets,
         "deletes": requests.deletes,

@@ -1,16 +1,26 @@
 //! Compaction: live blocks of sparse and of small segments move to new ones.
 //!
 //! Protocol: victims are chosen, their live blocks read as any reader would, and put in new
-//! segments; a root then says where the copies are, block by block where nothing has changed since.
-//! The victims are dead from then on.
+//! segments. When all were read, the segments are uploaded; when all are acknowledged, a root says
+//! where the copies are, block by block where nothing has changed since. The victims are dead from
+//! then on.
+//!
+//! Invariants:
+//! - no caller waits for a compaction but while its root is put, and none fails for it: no caller
+//!   has written what it uploads, so what fails before that root is a warning;
+//! - nothing is uploaded before everything is read, so a victim that cannot be read leaves nothing
+//!   behind. It is *unmovable* until the device is opened again, and the next step chooses others;
+//! - what was uploaded in vain is deleted at once. No root names it, and none will: names are made
+//!   for one segment, only `publish` tells the tables of one, and it was not called. A copy of a
+//!   put that arrives after the delete leaves an orphan, as that of a writer that died does.
 
 use super::error;
 use super::inner::Inner;
 use super::publish::{Moved, Scope};
-use crate::bucket::{Failure, Request};
+use crate::bucket::{Failure, Request, Ticket};
 use crate::format::{Header, NewObject, ObjectId, ObjectKind};
 use crate::objects::ObjectEntry;
-use crate::requests::PARALLEL_REQUESTS;
+use crate::requests::{Deletes, PARALLEL_REQUESTS};
 use crate::runs::{Place, Run, RunMap};
 use crate::segment::{Segment, SegmentBuilder};
 use bytes::Bytes;
@@ -32,25 +42,79 @@ const ANNOUNCED_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Most live bytes that one step moves, as a multiple of a full segment.
 const MAX_MOVED_SEGMENTS: u64 = 4;
 
+/// Why nothing is moved this time.
+struct Stopped {
+    /// The segment that cannot be read, if that is why.
+    victim: Option<ObjectId>,
+    failure: Failure,
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Self { victim: None, failure }
+    }
+}
+
+/// Says which segment could not be read.
+fn of_victim(victim: ObjectId) -> impl Fn(Failure) -> Stopped {
+    move |failure| Stopped { victim: Some(victim), failure }
+}
+
 impl Inner {
     /// Moves what is live in the sparsest segments; false if nothing has to be moved.
     pub(super) fn compact(&self) -> Result<bool> {
-        let failed = |failure: Failure| error::of_failure(&failure, Operation::Sync, &self.name);
+        let failed = |failure: &Failure| error::of_failure(failure, Operation::Sync, &self.name);
         let victims = self.victims();
         if victims.is_empty() {
             return Ok(false);
         }
-        let runs = self.live_runs(&victims).map_err(failed)?;
-        let (segments, moved) = self.copy(&runs)?;
+        let read = self.live_runs(&victims).and_then(|runs| self.copy(&runs));
+        let (segments, moved) = match read {
+            Ok(read) => read,
+            Err(Stopped { victim: Some(victim), failure }) if !failure.may_pass() => {
+                let device = &self.name;
+                tracing::warn!(device, object = %victim, %failure, "a segment cannot be compacted");
+                self.unmovable.lock().insert(victim);
+                // What is left has its turn now.
+                return Ok(true);
+            }
+            Err(Stopped { failure, .. }) => return Err(failed(&failure)),
+        };
+        if let Err(failure) = self.upload(&segments) {
+            self.take_back(&segments);
+            return Err(failed(&failure));
+        }
         self.publish(Scope::Move(segments, moved))?;
         Ok(true)
+    }
+
+    /// Uploads segments, side by side.
+    fn upload(&self, segments: &[Arc<Segment>]) -> std::result::Result<(), Failure> {
+        segments.iter().for_each(|segment| segment.begin_upload(&self.requests));
+        segments.iter().try_for_each(|segment| segment.finish_upload(&self.requests))
+    }
+
+    /// Deletes what was uploaded in vain.
+    fn take_back(&self, segments: &[Arc<Segment>]) {
+        let sent = segments.iter().filter(|segment| segment.give_up());
+        let names: Vec<String> = sent.map(|segment| segment.object.name()).collect();
+        let Deletes { refused, failed, .. } = self.requests.delete_all(&names);
+        if let Some(failure) = failed.or(refused) {
+            let (device, objects) = (&self.name, names.len());
+            tracing::warn!(device, objects, %failure, "segments of a compaction that failed are left behind");
+        }
     }
 
     /// The segments to move: enough of the sparsest, or the small ones if there are many.
     fn victims(&self) -> Vec<NewObject> {
         let state = self.state.read();
         let full = u64::from(self.options.segment_blocks) * BLOCK as u64;
-        let alive = |entry: &&ObjectEntry| !entry.is_dead() && entry.object.kind == ObjectKind::Data;
+        // Those that stay where they are count for nothing: else the others were moved for them.
+        let unmovable = self.unmovable.lock();
+        let alive = |entry: &&ObjectEntry| {
+            let ObjectEntry { object, .. } = entry;
+            !entry.is_dead() && object.kind == ObjectKind::Data && !unmovable.contains(&object.id)
+        };
         let mut entries: Vec<&ObjectEntry> = state.objects.iter().filter(alive).collect();
         let stored: u64 = entries.iter().map(|entry| u64::from(entry.object.bytes)).sum();
         let live: u64 = entries.iter().map(|entry| u64::from(entry.live) * BLOCK as u64).sum();
@@ -88,28 +152,31 @@ impl Inner {
     }
 
     /// The blocks that the map has in some segments, in order.
-    fn live_runs(&self, victims: &[NewObject]) -> std::result::Result<Vec<Run>, Failure> {
-        let gets: Vec<Request> = victims
-            .iter()
-            .map(|object| Request::Get {
-                name: object.name(),
-                range: Some(0..u64::from(object.header_bytes)),
-            })
-            .collect();
-        let replies = self.requests.call_all(&gets, PARALLEL_REQUESTS)?;
+    fn live_runs(&self, victims: &[NewObject]) -> std::result::Result<Vec<Run>, Stopped> {
         let mut candidates: Vec<(ObjectId, Run)> = Vec::new();
-        for ((object, request), reply) in victims.iter().zip(&gets).zip(replies) {
-            let open = |bytes: &Bytes| Header::decode(object.id, object.nonce, bytes);
-            let header = self.requests.checked(request, reply, open)?;
-            let mut index = 0;
-            for (start, blocks) in header.index {
-                let place = Some(Place { object: object.id, index });
-                candidates.push((object.id, Run { start, blocks, place }));
-                index += blocks;
+        for part in victims.chunks(PARALLEL_REQUESTS) {
+            let begun: Vec<_> = part.iter().map(|object| self.begin_header(object)).collect();
+            for (object, (request, ticket)) in part.iter().zip(begun) {
+                let open = |bytes: &Bytes| Header::decode(object.id, object.nonce, bytes);
+                let reply = self.requests.finish(ticket, &request);
+                let header = reply.and_then(|reply| self.requests.checked(&request, reply, open));
+                let mut index = 0;
+                for (start, blocks) in header.map_err(of_victim(object.id))?.index {
+                    let place = Some(Place { object: object.id, index });
+                    candidates.push((object.id, Run { start, blocks, place }));
+                    index += blocks;
+                }
             }
         }
-        let ranges: Vec<_> = candidates.iter().map(|(_, run)| run.start..run.end()).collect();
-        self.load_pages(&ranges)?;
+        let range = |(_, run): &(ObjectId, Run)| run.start..run.end();
+        let ranges: Vec<_> = candidates.iter().map(range).collect();
+        if self.load_pages(&ranges).is_err() {
+            // Those that need a page which cannot be had are left out.
+            for of_one in candidates.chunk_by(|(one, _), (other, _)| one == other) {
+                let ranges: Vec<_> = of_one.iter().map(range).collect();
+                self.load_pages(&ranges).map_err(of_victim(of_one[0].0))?;
+            }
+        }
         let state = self.state.read();
         let mut live = RunMap::default();
         for (object, candidate) in candidates {
@@ -122,8 +189,17 @@ impl Inner {
         Ok(live.iter().collect())
     }
 
-    /// Reads blocks and puts them in new segments; what was written since is not looked at.
-    fn copy(&self, runs: &[Run]) -> Result<(Vec<Arc<Segment>>, Vec<Moved>)> {
+    /// Begins to get the header of a segment.
+    fn begin_header(&self, object: &NewObject) -> (Request, Box<dyn Ticket>) {
+        let range = Some(0..u64::from(object.header_bytes));
+        let request = Request::Get { name: object.name(), range };
+        let ticket = self.requests.begin(&request);
+        (request, ticket)
+    }
+
+    /// Reads blocks and puts them in new segments, of which none is uploaded yet; what was written
+    /// since is not looked at.
+    fn copy(&self, runs: &[Run]) -> std::result::Result<(Vec<Arc<Segment>>, Vec<Moved>), Stopped> {
         let mut segments = Vec::new();
         let mut moved = Vec::new();
         let mut builder: Option<SegmentBuilder> = None;
@@ -143,7 +219,8 @@ impl Inner {
                 let place = Some(Place { object: target.id(), index: target.len() });
                 let mut buffer = AlignedBuf::zeroed(count as usize * BLOCK);
                 let from = Place { index: from.index + done, ..from };
-                self.read_at_place(Run { start, blocks: count, place: Some(from) }, &mut buffer)?;
+                let read = Run { start, blocks: count, place: Some(from) };
+                self.read_at_place(read, &mut buffer).map_err(of_victim(from.object))?;
                 for (number, block) in (start..).zip(buffer.chunks_exact(BLOCK)) {
                     target.push(number, block);
                 }
@@ -152,16 +229,16 @@ impl Inner {
                 if target.len() >= self.options.segment_blocks
                     && let Some(full) = builder.take()
                 {
-                    segments.push(self.begin_segment(full));
+                    segments.push(Arc::new(full.seal()));
                 }
             }
         }
-        segments.extend(builder.map(|rest| self.begin_segment(rest)));
+        segments.extend(builder.map(|rest| Arc::new(rest.seal())));
         Ok((segments, moved))
     }
 
     /// Begins to get the next runs, side by side; returns the place of the first one that is left.
-    fn announce_copies(&self, runs: &[Run], first: usize) -> Result<usize> {
+    fn announce_copies(&self, runs: &[Run], first: usize) -> std::result::Result<usize, Failure> {
         let mut blocks = 0;
         let next = runs[first..].iter().take_while(|run| {
             let fits = blocks < ANNOUNCED_BLOCKS;
@@ -169,13 +246,7 @@ impl Inner {
             fits
         });
         let ranges: Vec<_> = next.map(|run| run.start..run.end()).collect();
-        self.announce(&ranges).map_err(|failure| error::of_failure(&failure, Operation::Read, &self.name))?;
+        self.announce(&ranges)?;
         Ok(first + ranges.len())
-    }
-
-    fn begin_segment(&self, builder: SegmentBuilder) -> Arc<Segment> {
-        let segment = Arc::new(builder.seal());
-        segment.begin_upload(&self.requests);
-        segment
     }
 }

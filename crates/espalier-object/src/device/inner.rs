@@ -44,6 +44,8 @@ pub(super) struct Inner {
     pub(super) latch: OnceLock<Latched>,
     /// Objects of the state that is read which the writer has deleted, as far as that is known.
     pub(super) deleted: Mutex<BTreeSet<ObjectId>>,
+    /// Segments of which compaction could not get a part for good: they stay where they are.
+    pub(super) unmovable: Mutex<BTreeSet<ObjectId>>,
     /// No delete is tried before this time of the environment's clock: one was refused.
     pub(super) deletes_from: Mutex<Duration>,
     /// Set and told when the device is closed or dropped.

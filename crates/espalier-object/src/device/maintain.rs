@@ -80,8 +80,11 @@ impl Inner {
         }
         // Where there are threads, one of its own has done that in time.
         self.renew_if_due()?;
-        let deleted = self.delete_dead()?;
-        Ok(self.compact()? || deleted)
+        let deleted = self.delete_dead();
+        // What cannot be deleted keeps nothing from being moved.
+        let compacted = self.compact();
+        let deleted = deleted?;
+        Ok(compacted? || deleted)
     }
 
     /// Deletes what has been dead for the grace time.
@@ -114,19 +117,26 @@ impl Inner {
         let mut line = self.line.lock();
         let mut state = self.state.write();
         deleted.iter().for_each(|id| state.objects.remove(*id));
+        self.unmovable.lock().retain(|id| !deleted.contains(id));
         chain.objects.retain(|object| !deleted.contains(&object.id));
         line.root.objects.retain(|object| !deleted.contains(&object.id));
     }
 
     /// The objects that may be deleted. Notes for the others since when they are dead.
+    ///
+    /// The root is read before the chain is taken, which callers wait for. That is enough: a nonce
+    /// is of one root alone, so if the line's root has the one that was read, nothing was published
+    /// since, and with the chain in hand nothing is meanwhile. The map is that of this root then.
     fn due(&self) -> std::result::Result<Vec<(ObjectId, String)>, Failure> {
-        // Nothing is published meanwhile: the map is that of the root, as a renewal leaves it.
-        let _chain = self.chain.lock();
         if self.is_latched() || !self.state.read().objects.iter().any(|entry| entry.is_dead()) {
             return Ok(Vec::new());
         }
-        let now = match self.requests.read_root()? {
-            Some((root, facts, _)) if root.nonce == self.line.lock().root.nonce => facts.modified,
+        let found = self.requests.read_root()?;
+        let _chain = self.chain.lock();
+        let now = match found {
+            Some((root, facts, _)) if !self.is_latched() && root.nonce == self.line.lock().root.nonce => {
+                facts.modified
+            }
             // The next put of a root finds out what happened; after a renewal the next step does.
             _ => return Ok(Vec::new()),
         };

@@ -25,7 +25,8 @@ pub struct ObjectDevice {
 impl ObjectDevice {
     /// What is stored, and what of it is in use.
     pub fn usage(&self) -> Usage {
-        self.inner.state.read().objects.usage()
+        let unmovable_segments = self.inner.unmovable.lock().len() as u64;
+        Usage { unmovable_segments, ..self.inner.state.read().objects.usage() }
     }
 
     /// What the journal has, if there is one.

@@ -202,6 +202,7 @@ impl Inner {
             state: RwLock::default(),
             latch: OnceLock::new(),
             deleted: Mutex::default(),
+            unmovable: Mutex::default(),
             deletes_from: Mutex::default(),
             ended: Mutex::new(false),
             end: Condvar::new(),

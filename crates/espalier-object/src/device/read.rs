@@ -1,7 +1,6 @@
 //! Reading: where blocks are, and copying them from there: from segments in memory, and from frames
 //! ([`super::frames`]).
 
-use super::error;
 use super::inner::{Inner, State};
 use super::tables::{PagesGet, located};
 use crate::bucket::{Failure, FailureKind};
@@ -9,7 +8,7 @@ use crate::fetches::{Frames, Purpose};
 use crate::format::{FRAME_BLOCKS, NewObject, ObjectId};
 use crate::runs::{Place, Run};
 use crate::segment::Segment;
-use espalier_storage::{BLOCK, Operation, Result};
+use espalier_storage::{BLOCK, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,16 +98,15 @@ impl Inner {
     ///
     /// # Errors
     /// If they cannot be got, or are damaged.
-    pub(super) fn read_at_place(&self, run: Run, buffer: &mut [u8]) -> Result<()> {
-        let failed = |failure: &Failure| error::of_failure(failure, Operation::Read, &self.name);
+    pub(super) fn read_at_place(&self, run: Run, buffer: &mut [u8]) -> std::result::Result<(), Failure> {
         let mut sources = Sources::default();
         if let Some(place) = run.place {
             let object = self.state.read().objects.get(place.object).map(|entry| entry.object);
             sources.objects.extend(object.map(|object| (place.object, object)));
             sources.remote.push((run, place));
         }
-        let frames = self.frames(&sources, Purpose::Copy).map_err(|f| failed(&f))?;
-        copy_frames(buffer, run.start, &sources, &frames).map_err(|f| failed(&f))
+        let frames = self.frames(&sources, Purpose::Copy)?;
+        copy_frames(buffer, run.start, &sources, &frames)
     }
 
     /// Finds the blocks of a range. What the active segment has is copied at once, and zeros are
