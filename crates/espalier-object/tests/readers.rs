@@ -210,6 +210,32 @@ fn what_the_newest_state_needs_and_has_not_is_damage() {
     assert!(error.to_string().contains(&data), "{error}");
 }
 
+/// A reader that misses many objects reads the newest state once.
+#[test]
+fn what_newer_states_do_not_need_is_found_out_once() {
+    let environment = support::environment(8);
+    let bucket = Arc::new(SimulatedBucket::new(8));
+    let options = Options { cache_bytes: 0, ahead_bytes: 0, ..options() };
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+    let open = |access| ObjectDevice::open(bucket.clone(), &environment, access, options.clone()).unwrap();
+    let writer = open(Access::Write);
+    write(&writer, 0, &[1; 640]);
+    writer.sync().unwrap();
+    let reader = open(Access::ReadOnly);
+    let old: Vec<String> = bucket.objects().into_iter().map(|(name, _)| name).collect();
+    write(&writer, 0, &[2; 640]);
+    writer.sync().unwrap();
+    old.iter().filter(|name| name.starts_with("data/")).for_each(|name| bucket.remove(name));
+    let before = reader.request_counts().gets;
+    for block in (0..640).step_by(32) {
+        let error = reader.read_at(block * BLOCK as u64, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Gone, "{error}");
+    }
+    let gets = reader.request_counts().gets - before;
+    // A read looks its block up a few times.
+    assert!(gets < 20 * 5 + 10, "{gets} gets");
+}
+
 /// A bucket where something happens when the first object with blocks is asked for.
 struct Meanwhile(Arc<SimulatedBucket>, Mutex<Option<Box<dyn FnOnce() + Send>>>);
 

@@ -2,7 +2,10 @@
 
 mod support;
 
-use espalier_object::{Access, ObjectDevice, Options, Present, RemoteBucket, SimulatedBucket, check_objects};
+use espalier_object::{
+    Access, Bucket, Condition, ObjectDevice, Options, Present, RemoteBucket, Request, SimulatedBucket,
+    check_objects,
+};
 use espalier_storage::{
     AlignedBuf, BLOCK, Device, Environment, Random, SimulatedEnvironment, SystemEnvironment,
 };
@@ -212,4 +215,23 @@ fn orphans_of_a_writer_that_died_are_found_and_deleted() {
     let report = check_objects(bucket, &environment, &options, true).unwrap();
     assert!(report.is_sound() && report.orphans.is_empty(), "{report:?}");
     assert_eq!(read(&device, 0, 100), [1; 100]);
+}
+
+/// A process died while it tried the server: what it left is found, and deleted a day later.
+#[test]
+fn objects_of_a_probe_that_died_are_found_and_deleted() {
+    let bench = Bench::new(4, options());
+    let name = "probe/0123456789abcdef-contested";
+    let put = Request::Put { name: name.into(), body: Vec::new(), condition: Condition::None };
+    bench.bucket.call(put).unwrap();
+    let check = || check_objects(bench.bucket.clone(), &bench.environment, &bench.options, false).unwrap();
+    let report = check();
+    assert!(report.is_sound() && report.strangers.is_empty(), "{report:?}");
+    assert_eq!((report.orphans, report.old_orphans), (vec![(name.to_owned(), 0)], Vec::new()));
+    bench.pass(25 * 3600);
+    bench.device.step().unwrap();
+    let report = check();
+    assert_eq!(report.old_orphans, [name]);
+    bench.device.delete_orphans(&report.old_orphans).unwrap();
+    assert!(check().orphans.is_empty());
 }

@@ -5,6 +5,7 @@
 use super::error;
 use super::object_device::ObjectDevice;
 use super::options::{Access, Options};
+use super::probe;
 use crate::bucket::{Bucket, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket};
 use crate::format::{
     FRAME_BLOCKS, Header, Malformed, NewObject, ObjectId, ObjectKind, frame_bytes, frames, open_frame,
@@ -19,6 +20,9 @@ use std::sync::Arc;
 
 /// Whole objects that are got at a time: a bound on memory.
 const PARALLEL_WHOLE_GETS: usize = 4;
+
+/// How long a probe may take at most, in milliseconds: a day.
+const LONGEST_PROBE_MS: u64 = 24 * 3600 * 1000;
 
 /// The check of an object, which is on its way.
 struct BegunCheck {
@@ -41,7 +45,7 @@ pub struct CheckReport {
     /// Objects that nothing names, with their bytes. A writer that works puts objects before it
     /// names them; those of older epochs are of use to nothing.
     pub orphans: Vec<(String, u64)>,
-    /// Of the orphans, those of older epochs.
+    /// Of the orphans, those of older epochs, and of probes that ended long ago.
     pub old_orphans: Vec<String>,
     /// Objects with names that are not of a store.
     pub strangers: Vec<String>,
@@ -92,6 +96,7 @@ impl ObjectDevice {
         }
         let known: BTreeSet<String> = entries.iter().map(ObjectEntry::name).collect();
         self.find_orphans(&known, &mut report).map_err(failed)?;
+        self.find_probes(&mut report).map_err(failed)?;
         Ok(report)
     }
 
@@ -175,6 +180,26 @@ impl ObjectDevice {
         Ok(())
     }
 
+    /// Finds what probes have left behind whose process died. One that was put long before the root
+    /// is of no probe that is under way: its time and the root's are of the server's clock.
+    fn find_probes(&self, report: &mut CheckReport) -> std::result::Result<(), Failure> {
+        let requests = &self.inner.requests;
+        let Reply::Listed(listed) = requests.call(&Request::List { folder: probe::FOLDER.into() })? else {
+            return Ok(());
+        };
+        if listed.is_empty() {
+            return Ok(());
+        }
+        let now = requests.read_root()?.map_or(0, |(_, facts, _)| facts.modified);
+        for ObjectFacts { name, bytes, modified, .. } in listed {
+            if now.saturating_sub(modified) > LONGEST_PROBE_MS {
+                report.old_orphans.push(name.clone());
+            }
+            report.orphans.push((name, bytes));
+        }
+        Ok(())
+    }
+
     /// Deletes objects that a check found to be orphans of older epochs. Only for a device that is
     /// open for writing: then nothing older can name them any more.
     ///
@@ -186,9 +211,10 @@ impl ObjectDevice {
         let deletes: Vec<String> = {
             let state = inner.state.read();
             let known: BTreeSet<String> = state.objects.iter().map(ObjectEntry::name).collect();
+            let is_probe = |name: &str| name.strip_prefix(probe::FOLDER).is_some_and(|n| n.starts_with('/'));
             let old = |name: &&String| {
-                ObjectId::of_name(name).is_some_and(|(id, ..)| id.epoch() < inner.epoch)
-                    && !known.contains(*name)
+                let is_older = ObjectId::of_name(name).is_some_and(|(id, ..)| id.epoch() < inner.epoch);
+                (is_older || is_probe(name)) && !known.contains(*name)
             };
             names.iter().filter(old).cloned().collect()
         };

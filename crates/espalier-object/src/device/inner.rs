@@ -42,7 +42,8 @@ pub(super) struct Inner {
     pub(super) line: Mutex<Line>,
     pub(super) state: RwLock<State>,
     pub(super) latch: OnceLock<Latched>,
-    /// Objects of the state that is read which the writer has deleted, as far as that is known.
+    /// Objects of the state that is read which newer states do not need, as far as that is known:
+    /// the writer may delete them.
     pub(super) deleted: Mutex<BTreeSet<ObjectId>>,
     /// Segments of which compaction could not get a part for good: they stay where they are.
     pub(super) unmovable: Mutex<BTreeSet<ObjectId>>,

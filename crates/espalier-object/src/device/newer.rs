@@ -61,18 +61,24 @@ impl Inner {
         if self.deleted.lock().contains(&id) {
             return true;
         }
-        let is_needed = |newer: Self| newer.state.read().objects.get(id).is_some_and(|e| !e.is_dead());
-        let deleted = match self.newer_state() {
-            Ok(newer) => newer.is_some_and(|newer| !is_needed(newer)),
+        let newer = match self.newer_state() {
+            Ok(Some(newer)) => newer,
+            Ok(None) => return false,
             Err(error) => {
                 tracing::debug!(device = self.name, %error, "the newest state cannot be read");
-                false
+                return false;
             }
         };
-        if deleted {
-            self.deleted.lock().insert(id);
+        let newer = newer.state.read();
+        let is_needed = |id: ObjectId| newer.objects.get(id).is_some_and(|entry| !entry.is_dead());
+        if is_needed(id) {
+            return false;
         }
-        deleted
+        // The state is not read again for the others that it does not need.
+        let state = self.state.read();
+        let others = state.objects.iter().map(|entry| entry.object.id).filter(|other| !is_needed(*other));
+        self.deleted.lock().extend(others.chain([id]));
+        true
     }
 
     /// The newest state, if it is another one than this.

@@ -14,6 +14,9 @@ use bytes::Bytes;
 use espalier_storage::Environment;
 use std::sync::Arc;
 
+/// Where the objects of probes are.
+pub(super) const FOLDER: &str = "probe";
+
 /// Puts that race.
 const RACERS: u8 = 8;
 
@@ -40,7 +43,7 @@ pub(super) struct Probed {
 impl Probe {
     /// Begins the first round.
     pub(super) fn begin(requests: &Requests, environment: &Arc<dyn Environment>) -> Self {
-        let name = |what: &str| format!("probe/{:016x}-{what}", environment.random());
+        let name = |what: &str| format!("{FOLDER}/{:016x}-{what}", environment.random());
         let (contested, other) = (name("contested"), name("other"));
         let racers = race(requests, &contested, 100, &Condition::Absent);
         let other_put = begin(requests, body(&other, 1, Condition::None));
