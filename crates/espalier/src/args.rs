@@ -189,13 +189,14 @@ pub(crate) struct Mkfs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier copy disk.img s3://bucket/prefix            migrate, or back up
-  espalier copy --resume disk.img s3://bucket/prefix   go on after an interruption
+  espalier copy --resume disk.img s3://bucket/prefix   go on, or bring an older copy up to date
   espalier copy s3://bucket/prefix disk.img            and back
 
 Neither may be mounted for writing. The source does not change. What is not complete is no file \
 system.")]
 pub(crate) struct Copy {
-    /// Go on with a copy that was interrupted; neither may have changed since
+    /// Go on with a copy that was interrupted, or bring an older copy up to date: what differs is
+    /// written
     #[arg(long)]
     pub(crate) resume: bool,
     /// The image file, block device or URL to copy

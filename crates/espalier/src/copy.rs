@@ -5,6 +5,11 @@
 //! of it changes. Then its blocks are copied, but not those that are free or zeros; those with the
 //! superblocks come last, after a sync. So what was interrupted is no store, and can be begun again
 //! with `--resume`: what is there already is compared, and not written again.
+//!
+//! Invariant: from the first block that changes to the last sync the target is no store. A target
+//! that is gone on with may be an older copy, complete and valid, so the places of its superblocks
+//! are made zeros first, and that is synced before anything else changes. What the source does not
+//! use is discarded there, so that it takes no more room than a new copy.
 
 use crate::args::Copy;
 use crate::backing::{self, Backing, ObjectOptions};
@@ -25,11 +30,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes that are copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// A sync after so many bytes: what an interruption may cost.
-const SYNC_BYTES: u64 = 256 << 20;
+const SYNC_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 256 << 20 };
 
 /// Memory for the source's store.
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -116,7 +124,18 @@ fn copy(source: &Source, target: &dyn Device, resume: bool) -> Result<u64> {
     let mut unsynced = 0;
     let mut last = SUPERBLOCKS.to_vec();
     last.push(blocks - 1);
-    for range in source.used(blocks) {
+    let used = source.used(blocks);
+    if resume {
+        let zeros = AlignedBuf::zeroed(BLOCK);
+        for block in &last {
+            target.write_at(block * BLOCK as u64, &[&zeros])?;
+        }
+        target.sync()?;
+        for range in between(&used, blocks) {
+            target.discard(range.start * BLOCK as u64, (range.end - range.start) * BLOCK as u64)?;
+        }
+    }
+    for range in used {
         let mut at = range.start;
         while at < range.end {
             let next_superblock = last.iter().copied().filter(|block| *block >= at).min().unwrap_or(blocks);
@@ -136,12 +155,20 @@ fn copy(source: &Source, target: &dyn Device, resume: bool) -> Result<u64> {
         }
     }
     target.sync()?;
+    // Those that are zeros need not be written: in the target they are zeros already.
     for block in last {
         copied += copy_range(source, target, block..block + 1, false)?;
     }
     target.sync()?;
     bar.finish_and_clear();
     Ok(copied)
+}
+
+/// What lies between ranges that follow each other, of so many blocks.
+fn between(ranges: &[Range<u64>], blocks: u64) -> Vec<Range<u64>> {
+    let starts = ranges.iter().map(|range| range.start).chain([blocks]);
+    let ends = [0].into_iter().chain(ranges.iter().map(|range| range.end));
+    ends.zip(starts).map(|(end, start)| end..start).filter(|range| !range.is_empty()).collect()
 }
 
 /// Copies the blocks of a range that are not zeros; with `resume`, those that differ.
