@@ -1,7 +1,9 @@
 //! The primitives that workspaces are made of, and a mounted file system that has them.
 
 use crate::error::{AtPath, Error, Result};
+use crate::removal::Removal;
 use espalier_fuse::control::{self, TreeBytes};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -77,7 +79,7 @@ pub trait Trees {
     /// [`Error::NotEspalier`], [`Error::NotOwned`], [`Error::Exists`]; of the system.
     fn clone_tree(&self, source: &Path, destination: &Path) -> Result<()>;
 
-    /// Removes a file, or a directory with everything below.
+    /// Removes a file, or a directory with everything below. What is mounted below is not removed.
     ///
     /// # Errors
     /// Of the system.
@@ -185,6 +187,12 @@ fn split(path: &Path) -> Result<(&Path, &[u8])> {
     }
 }
 
+fn remove_in_one_step(dir: &File, name: &OsStr) -> std::io::Result<()> {
+    let argument = control::name_argument(0, name.as_bytes());
+    let mut argument = argument.ok_or(std::io::Error::from_raw_os_error(libc::ENAMETOOLONG))?;
+    ask(dir, control::REMOVE_TREE, &mut argument)
+}
+
 fn too_long(path: &Path) -> Error {
     Error::io(path, rustix::io::Errno::NAMETOOLONG)
 }
@@ -206,10 +214,14 @@ impl Trees for Mounted {
             return std::fs::remove_file(path).at(path);
         }
         let (parent, name) = split(path)?;
-        let mut argument = control::name_argument(0, name).ok_or_else(|| too_long(path))?;
-        match ask(&open(parent)?, control::REMOVE_TREE, &mut argument) {
+        match remove_in_one_step(&open(parent)?, OsStr::from_bytes(name)) {
             // Entry by entry the kernel decides.
-            Err(error) if error.raw_os_error() == Some(libc::EPERM) => std::fs::remove_dir_all(path).at(path),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+                match Removal::run(path, &remove_in_one_step)?.left.pop() {
+                    Some((path, error)) => Err(Error::io(&path, error)),
+                    None => Ok(()),
+                }
+            }
             done => done.map_err(|error| explain(error, path)),
         }
     }

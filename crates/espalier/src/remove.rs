@@ -1,5 +1,6 @@
 //! `espalier rm`: removes trees in one step each. Where that is not allowed, because something
 //! below belongs to another user, it goes down, removes what may be removed, and reports the rest.
+//! What is mounted below stays whole ([`Removal`]).
 //!
 //! The step leaves an empty directory, which rmdir(2) then removes: so watchers of the directory
 //! above hear that the tree was deleted. A crash in between leaves the empty directory.
@@ -9,10 +10,15 @@ use crate::control;
 use crate::place::{self, CALLER, Inside};
 use crate::problem::Exit;
 use crate::ui::{complain, say};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use espalier_fs::FileKind;
 use espalier_fuse::control::{REMOVE_LEAVING_EMPTY, REMOVE_TREE};
+use espalier_workspace::Removal;
+use rustix::fs::{AtFlags, unlinkat};
 use serde_json::json;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// What was left, and why.
@@ -80,7 +86,16 @@ fn remove(path: &Path, force: bool, left: &mut Left, steps: &mut u64) {
         // Entry by entry the kernel decides, which knows more of the caller's rights on an idmapped
         // mount.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
-            remove_below(path, left, steps);
+            match Removal::run(path, &remove_in_one_step) {
+                Ok(removal) => {
+                    *steps += removal.steps;
+                    let why = |path: &Path, error| format!("{:#}", control::explain(error, path));
+                    left.extend(
+                        removal.left.into_iter().map(|(path, error)| (path.clone(), why(&path, error))),
+                    );
+                }
+                Err(error) => left.push((path.into(), error.to_string())),
+            }
         }
         Err(error) => left.push((path.into(), format!("{:#}", control::explain(error, path)))),
     }
@@ -95,36 +110,21 @@ pub(crate) fn remove_anything(path: &Path) -> std::io::Result<()> {
 }
 
 fn remove_tree(path: &Path) -> std::io::Result<()> {
-    let invalid = |error: anyhow::Error| std::io::Error::other(error.to_string());
     let (parent, name) = control::split(path).map_err(invalid)?;
-    let dir = std::fs::File::open(parent)?;
-    let argument = |flags| control::name_argument(flags, &name).map_err(invalid);
-    match control::ask(&dir, REMOVE_TREE, &mut argument(REMOVE_LEAVING_EMPTY)?) {
+    remove_in_one_step(&File::open(parent)?, OsStr::from_bytes(&name))
+}
+
+fn remove_in_one_step(dir: &File, name: &OsStr) -> std::io::Result<()> {
+    let argument = |flags| control::name_argument(flags, name.as_bytes()).map_err(invalid);
+    match control::ask(dir, REMOVE_TREE, &mut argument(REMOVE_LEAVING_EMPTY)?) {
         // An older server does not know the flag.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            control::ask(&dir, REMOVE_TREE, &mut argument(0)?)
+            control::ask(dir, REMOVE_TREE, &mut argument(0)?)
         }
-        emptied => emptied.and_then(|()| std::fs::remove_dir(path)),
+        emptied => emptied.and_then(|()| Ok(unlinkat(dir, name, AtFlags::REMOVEDIR)?)),
     }
 }
 
-/// Removes what may be removed below a directory, and the directory if that was everything.
-fn remove_below(path: &Path, left: &mut Left, steps: &mut u64) {
-    let before = left.len();
-    let entries = match path.read_dir() {
-        Ok(entries) => entries,
-        Err(error) => return left.push((path.into(), format!("{}: {error}", path.display()))),
-    };
-    for entry in entries {
-        match entry {
-            Ok(entry) => remove(&entry.path(), false, left, steps),
-            Err(error) => left.push((path.into(), format!("{}: {error}", path.display()))),
-        }
-    }
-    if left.len() == before
-        && let Err(error) = std::fs::remove_dir(path)
-    {
-        let error = anyhow!(error).context(format!("{}", path.display()));
-        left.push((path.into(), format!("{error:#}")));
-    }
+fn invalid(error: anyhow::Error) -> std::io::Error {
+    std::io::Error::other(error.to_string())
 }

@@ -16,6 +16,57 @@ fn tree(words: &[&str], paths: &[&Path]) -> common::Ran {
     espalier(&all)
 }
 
+/// Needs root, which mounts.
+#[test]
+fn what_is_mounted_below_a_tree_is_not_removed_with_it() {
+    let place = Place::mounted("1G");
+    fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&place.dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let at = |path: &str| place.dir.join(path);
+    run(Command::new("sh").current_dir(&place.dir).args([
+        "-ec",
+        "mkdir -p mine/deep mine/plain outside; echo x >outside/file; echo x >mine/f; \
+         ln -s ../outside mine/link; chown -hR 4321:4321 .; cd mine; mkdir of-root deep/of-root deep/other deep/bound; \
+         echo x >of-root/file; echo x >deep/of-root/file",
+    ]));
+    run(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "uid=4321", "espalier-test"])
+        .arg(at("mine/deep/other")));
+    fs::write(at("mine/deep/other/file"), "x").unwrap();
+    // The same file system, at another place.
+    run(Command::new("mount").arg("--bind").args([at("outside"), at("mine/deep/bound")]));
+    let removed: common::Ran = common::as_user(Some(4321), env!("CARGO_BIN_EXE_espalier"))
+        .arg("rm")
+        .arg(at("mine"))
+        .output()
+        .unwrap()
+        .into();
+    let are_whole = at("outside/file").exists() && at("mine/deep/other/file").exists();
+    for mount in ["mine/deep/other", "mine/deep/bound"] {
+        run(Command::new("umount").arg(at(mount)));
+    }
+    assert!(are_whole, "{removed:?}");
+    removed.refused(
+        1,
+        &["mine/deep/other: something is mounted there", "deep/bound: something", "of-root/file"],
+    );
+    let mut left: Vec<_> =
+        run(Command::new("find").current_dir(&place.dir).arg("mine")).lines().map(str::to_owned).collect();
+    left.sort();
+    let kept = [
+        "",
+        "/deep",
+        "/deep/bound",
+        "/deep/of-root",
+        "/deep/of-root/file",
+        "/deep/other",
+        "/of-root",
+        "/of-root/file",
+    ];
+    assert_eq!(left, kept.map(|path| format!("mine{path}")));
+    place.remount();
+}
+
 /// The numbers of everything below, hard links once.
 fn numbers(root: &Path) -> HashSet<u64> {
     let text = run(Command::new("find").arg(root).args(["-printf", "%i\n"]));
