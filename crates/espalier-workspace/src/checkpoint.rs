@@ -2,6 +2,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
+use crate::procfs::check_no_mounts;
 use crate::record::{Checkpoint, Top, now};
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace, set_identifier};
@@ -45,8 +46,8 @@ impl Workspace {
     /// checkpoint first, so this can be undone.
     ///
     /// # Errors
-    /// [`Error::Name`] without such a checkpoint; [`Error::InUse`] unless `force`; as for
-    /// [`Trees::clone_tree`].
+    /// [`Error::Name`] without such a checkpoint; [`Error::InUse`] unless `force`;
+    /// [`Error::MountPoint`]; as for [`Trees::clone_tree`].
     pub fn undo(
         &mut self,
         trees: &dyn Trees,
@@ -70,6 +71,7 @@ impl Workspace {
                 }
             }));
         };
+        check_no_mounts(&self.place())?;
         if !force {
             self.check_unused(processes)?;
         }

@@ -5,6 +5,7 @@ use crate::error::{AtPath, Error, Result};
 use crate::git_exchange;
 use crate::linked::{Linked, Registration};
 use crate::processes::Processes;
+use crate::procfs::check_no_mounts;
 use crate::registry::NEW_PREFIX;
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace};
@@ -26,7 +27,8 @@ impl Discard {
     /// other command can be at work on it; `processes` are those that the caller knows of already.
     ///
     /// # Errors
-    /// [`Error::InUse`]; as for [`Workspace::check_applied`]; of the system.
+    /// [`Error::InUse`]; as for [`Workspace::check_applied`]; [`Error::MountPoint`], with force,
+    /// too; of the system.
     pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
         let lock = match workspace.lock(trees) {
             Err(Error::Io { .. }) if self.force => workspace.lock_to_remove(trees)?,
@@ -46,8 +48,9 @@ impl Workspace {
     /// worktree.
     ///
     /// # Errors
-    /// [`Error::Gone`] if something else is at its place; of the system.
+    /// [`Error::Gone`] if something else is at its place; [`Error::MountPoint`]; of the system.
     pub(crate) fn remove(&mut self, trees: &dyn Trees, lock: Lock) -> Result<()> {
+        check_no_mounts(&self.place())?;
         let registration = Linked::of(&self.place()).and_then(|linked| linked.own_registration());
         // In the directory with its data it is nowhere else, and goes with all of it at once.
         let gone = self.dir().join(DISCARDED);

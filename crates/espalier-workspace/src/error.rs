@@ -120,14 +120,14 @@ pub enum Error {
          (mount -t proc proc /proc); nothing was changed"
     )]
     NoProc,
-    /// Something is mounted on or below what an apply would change.
+    /// Something is mounted on or below what would be changed, moved or removed.
     #[error(
-        "{}: something is mounted on {}, and changes would come under it; nothing was applied; unmount it, or \
-         name paths beside it",
+        "{}: something is mounted on {}, and changes would come under it or take it along; nothing was changed; \
+         unmount it (apply also takes paths beside it)",
         target.display(), at.display()
     )]
     MountPoint {
-        /// The directory that the changes were to be applied to.
+        /// The directory that changes were to be applied to, or that was to be moved or removed.
         target: PathBuf,
         /// Where something is mounted.
         at: PathBuf,

@@ -5,7 +5,7 @@ use crate::discard::DISCARDED;
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::processes::Processes;
-use crate::procfs::{Life, life_of};
+use crate::procfs::{Life, check_no_mounts, life_of};
 use crate::record::now;
 use crate::registry::{NEW_PREFIX, Registry, is_identifier};
 use crate::trees::Trees;
@@ -140,7 +140,8 @@ fn collect_due(
 ) -> Result<Option<Collected>> {
     if collect.dry_run {
         let Some(reason) = due(trees, workspace)? else { return Ok(None) };
-        let kept = workspace.check_unused(processes).err().map(|error| error.to_string());
+        let free = workspace.check_unused(processes).and_then(|()| check_no_mounts(&workspace.place()));
+        let kept = free.err().map(|error| error.to_string());
         let (name, path) = (workspace.record.name.clone(), workspace.place());
         return Ok(Some(Collected { name, path, reason, kept }));
     }

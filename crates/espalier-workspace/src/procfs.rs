@@ -2,7 +2,7 @@
 //! mounted, as in a container or a root directory without it, nothing is known: that is an error,
 //! and never an answer, because commands remove what no process uses any more.
 
-use crate::error::{Error, Result};
+use crate::error::{AtPath, Error, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::ffi::OsStr;
@@ -71,6 +71,22 @@ fn start_in(text: &str) -> Option<u64> {
 /// [`Error::NoProc`].
 pub(crate) fn mount_points() -> Result<Vec<PathBuf>> {
     mount_points_in(Path::new(PROC))
+}
+
+/// Refuses if something is mounted on a directory, or below it: a rename would take it along, and a
+/// removal would come to what is mounted.
+///
+/// # Errors
+/// [`Error::MountPoint`]; [`Error::NoProc`]; of the system.
+pub(crate) fn check_no_mounts(dir: &Path) -> Result<()> {
+    let found = match (dir.parent(), dir.file_name()) {
+        (Some(above), Some(name)) => above.canonicalize().at(above)?.join(name),
+        _ => dir.to_owned(),
+    };
+    match mount_points()?.into_iter().find(|at| at.starts_with(&found)) {
+        Some(at) => Err(Error::MountPoint { target: dir.to_owned(), at }),
+        None => Ok(()),
+    }
 }
 
 /// The same with the place of proc(5).

@@ -3,6 +3,7 @@
 use crate::error::{AtPath, Error, Result};
 use crate::git_exchange;
 use crate::processes::Processes;
+use crate::procfs::check_no_mounts;
 use crate::record::Top;
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace, clear_identifier, identifier, set_identifier};
@@ -34,6 +35,8 @@ impl Workspace {
                 original.display()
             )));
         }
+        check_no_mounts(&place)?;
+        check_no_mounts(&original)?;
         if !force {
             self.check_unused(processes)?;
             let found = processes.in_tree(&original);

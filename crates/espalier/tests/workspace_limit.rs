@@ -222,7 +222,7 @@ fn with_mounts(limit: bool) {
         pool.sh(change);
         for words in ["apply w", "apply w --check", "apply w --theirs", "apply w d"] {
             let named = format!("something is mounted on {},", at.display());
-            pool.ws(words).refused(1, &[&named, "nothing was applied"]);
+            pool.ws(words).refused(1, &[&named, "nothing was changed"]);
         }
         assert_eq!(read(&pool.path("base")), seen, "{change}");
         pool.ws("undo w 1").ok();

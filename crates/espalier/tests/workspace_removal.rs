@@ -1,0 +1,72 @@
+//! What commands that remove workspaces, or put something else in their place, leave alone: what is
+//! mounted below them, what was their original, and what an undo set aside.
+
+mod common;
+
+use common::pool::{Pool, as_both};
+use common::run;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A directory that is mounted a second time, until this is dropped.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(dir: &Path, at: &Path) -> Self {
+        run(Command::new("mount").arg("--bind").args([dir, at]));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// Nothing is done, because something is mounted on `at`, and what is mounted is whole.
+#[track_caller]
+fn assert_mount_keeps(pool: &Pool, words: &str, at: &str) {
+    let done = pool.ws(words);
+    assert_eq!(fs::read_to_string(pool.path("outside/file")).ok().as_deref(), Some("precious\n"), "{words}");
+    let named = format!("something is mounted on {},", pool.path(at).display());
+    done.refused(1, &[&named, "nothing was changed"]);
+}
+
+/// Needs root, which mounts.
+#[test]
+fn a_mount_below_keeps_a_workspace_and_stays() {
+    as_both(|pool| {
+        pool.sh("mkdir -p base/remote outside; echo x >base/f; echo precious >outside/file");
+        for words in ["create w", "create due --ttl 0s"] {
+            pool.ws(&format!("{words} --from base")).ok();
+        }
+        pool.ws("checkpoint w").ok();
+        // Of another user than an ordinary one: then both go entry by entry.
+        for tree in ["w", "due"] {
+            fs::write(pool.path(tree).join("of-root"), "").unwrap();
+        }
+        let below_due = Bound::new(&pool.path("outside"), &pool.path("due/remote"));
+        for words in ["gc", "gc --dry-run"] {
+            let said = pool.json(words)["collected"].to_string();
+            assert_eq!(pool.sh("cat outside/file"), "precious\n", "{words}");
+            assert!(said.contains("something is mounted on") && said.contains("due/remote"), "{said}");
+        }
+        assert_eq!(pool.names(), ["due", "w"]);
+        drop(below_due);
+        let below = Bound::new(&pool.path("outside"), &pool.path("w/remote"));
+        for words in ["undo w", "undo w --force", "promote w", "promote w --force", "discard w --force"] {
+            assert_mount_keeps(pool, words, "w/remote");
+        }
+        assert_eq!(pool.json("log w")["checkpoints"].as_array().map(Vec::len), Some(1));
+        drop(below);
+        let below = Bound::new(&pool.path("outside"), &pool.path("base/remote"));
+        assert_mount_keeps(pool, "promote w --force", "base/remote");
+        drop(below);
+        fs::remove_file(pool.path("w/of-root")).unwrap();
+        for words in ["undo w", "promote w", "promote w", "discard w"] {
+            pool.ws(words).ok();
+        }
+    });
+}
