@@ -71,6 +71,7 @@ pub use patch::{patch, statistics};
 pub use process::Process;
 pub use processes::Processes;
 pub use procfs::unescape_mount_path;
+pub use promote::Promoted;
 pub use record::{Checkpoint, Record, Top};
 pub use registry::{Registry, Unreadable};
 pub use removal::{Removal, RemoveInOneStep};

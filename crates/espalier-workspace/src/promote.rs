@@ -1,4 +1,8 @@
 //! A workspace becomes the original, and what was the original is kept as the workspace.
+//!
+//! Invariant: what has a time to live, or was made for a process, is a clone that was made to go.
+//! What was an original was not: with the exchange the workspace loses both, so that `gc` never
+//! removes a former original.
 
 use crate::error::{AtPath, Error, Result};
 use crate::git_exchange;
@@ -11,15 +15,22 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+/// How a workspace was promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promoted {
+    /// It had a time to live, or was made for a process, after which `gc` would have removed it.
+    pub kept_from_gc: bool,
+}
+
 impl Workspace {
     /// Exchanges it and its original, in one step. Afterwards the workspace, under its name and at
     /// its place, holds what was the original; so the same again takes it back. Linked worktrees of
-    /// git stay with the repository that they belong to.
+    /// git stay with the repository that they belong to. Limits go with the directories.
     ///
     /// # Errors
-    /// [`Error::InUse`] unless `force`; [`Error::Unsuitable`] if the original is not there; of the
-    /// system.
-    pub fn promote(&mut self, trees: &dyn Trees, processes: &Processes, force: bool) -> Result<()> {
+    /// [`Error::InUse`] unless `force`; [`Error::MountPoint`]; [`Error::Unsuitable`] if the
+    /// original is not there; of the system.
+    pub fn promote(&mut self, trees: &dyn Trees, processes: &Processes, force: bool) -> Result<Promoted> {
         let lock = self.lock(trees)?;
         let (place, original) = (self.place(), self.find_original(&lock)?);
         if place.starts_with(&original) || original.starts_with(&place) {
@@ -44,6 +55,7 @@ impl Workspace {
                 return Err(Error::InUse { name: original.display().to_string(), processes: found });
             }
         }
+        let kept_from_gc = self.record.expires.is_some() || self.record.process.is_some();
         let own = self.record.top.map(|top| top.number);
         let Some(numbers) = own.zip(self.number_of(&original)) else {
             return Err(Error::Unsuitable(format!(
@@ -64,7 +76,7 @@ impl Workspace {
             return Err(Error::Gone(self.record.name.clone()));
         }
         match self.complete_promotion(&lock)? {
-            true => Ok(()),
+            true => Ok(Promoted { kept_from_gc }),
             false => Err(self.interrupted()),
         }
     }
@@ -85,6 +97,7 @@ impl Workspace {
             self.record.note_original(&original)?;
             let owner = Top::of(&place)?.owner;
             self.record.top = other.map(|number| Top { number, owner });
+            (self.record.expires, self.record.process) = (None, None);
             // What cannot be written is left to `git worktree repair`.
             let _ = git_exchange::relink(&place, &original);
         } else if at_place == other || !self.is_at_its_place() {

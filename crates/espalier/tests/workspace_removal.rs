@@ -70,3 +70,28 @@ fn a_mount_below_keeps_a_workspace_and_stays() {
         }
     });
 }
+
+#[test]
+fn what_was_the_original_outlives_the_time_and_the_program_of_its_workspace() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo base >base/f");
+        pool.ws("create over --from base --ttl 0s").ok();
+        pool.ws("create job --from base -- true").ok();
+        pool.ws("create plain --from base").ok();
+        // What was the original is as the workspace was made, so nothing is left to apply.
+        let said = pool.json("promote job");
+        assert_eq!((&said["kept_from_gc"], &said["name"]), (&true.into(), &"job".into()), "{said}");
+        pool.sh("echo over >over/f");
+        let said = pool.ws("promote over").ok();
+        assert!(said.contains("gc does not remove it any more"), "{said}");
+        pool.sh("echo late >over/new");
+        pool.ws("gc").ok();
+        assert_eq!(pool.names(), ["job", "over", "plain"]);
+        assert_eq!(pool.sh("cat over/f over/new job/f"), "base\nlate\nbase\n");
+        assert_eq!(pool.json("list")["workspaces"][1]["expires_unix_seconds"], serde_json::Value::Null);
+        // It has neither any more, whatever is promoted again.
+        for words in ["promote over", "promote plain"] {
+            assert_eq!(pool.json(words)["kept_from_gc"], false, "{words}");
+        }
+    });
+}

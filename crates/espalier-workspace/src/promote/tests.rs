@@ -54,6 +54,29 @@ fn a_promotion_is_its_own_inverse() {
     assert_eq!(state(&ground), before);
 }
 
+/// Also if a crash came in between.
+#[test]
+fn a_former_original_has_neither_a_time_to_live_nor_a_process() {
+    for (expires, process) in [(Some(1), None), (None, Some((i32::MAX, 1)))] {
+        for crashes in [false, true] {
+            let mut ground = if crashes { interrupted(true) } else { Ground::new() };
+            (ground.workspace.record.expires, ground.workspace.record.process) = (expires, process);
+            write_record(&ground.workspace);
+            if !crashes {
+                let promoted = ground.workspace.promote(&Plain, &Processes::default(), false).unwrap();
+                assert!(promoted.kept_from_gc);
+            }
+            let mut registry = Registry::around(&ground.top).unwrap();
+            let gone = registry.collect(&Plain, &Processes::default(), Collect::default()).unwrap();
+            assert!(gone.is_empty() && ground.path("w/base").exists(), "{gone:?}");
+            assert_eq!((ground.record().expires, ground.record().process), (None, None));
+        }
+    }
+    // Nothing is said of what had neither.
+    let promoted = Ground::new().workspace.promote(&Plain, &Processes::default(), false).unwrap();
+    assert!(!promoted.kept_from_gc);
+}
+
 #[test]
 fn a_promotion_that_was_interrupted_is_completed_or_forgotten() {
     for (came_far, at_place) in [(false, "w"), (true, "base")] {

@@ -54,7 +54,7 @@ fn assert_refused(ground: &Ground) {
         ("discard", &|workspace| Discard { force: true }.run(&Plain, workspace, unused)),
         ("apply", &|workspace| Apply { check: true, ..Apply::default() }.run(&Plain, workspace).map(drop)),
         ("undo", &|workspace| workspace.undo(&Plain, None, unused, true).map(drop)),
-        ("promote", &|workspace| workspace.promote(&Plain, unused, true)),
+        ("promote", &|workspace| workspace.promote(&Plain, unused, true).map(drop)),
         ("checkpoint", &|workspace| workspace.checkpoint(&Plain, "").map(drop)),
     ];
     for (what, command) in commands {

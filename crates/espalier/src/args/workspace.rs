@@ -92,7 +92,8 @@ pub(crate) struct WorkspaceCreate {
     /// Make so many, called NAME-1, NAME-2 and so on
     #[arg(long, value_name = "N", conflicts_with = "command")]
     pub(crate) count: Option<u32>,
-    /// After this time gc removes it, changed or not, unless it is in use: 90s, 30m, 12h, 7d
+    /// After this time gc removes it, changed or not, unless it is in use or was promoted: 90s,
+    /// 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) ttl: Option<Span>,
     /// How much it may hold beside what it shares; more is refused

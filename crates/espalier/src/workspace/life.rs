@@ -61,12 +61,22 @@ pub(super) fn undo(asked: &Asked<'_>, args: &WorkspaceUndo) -> Result<Exit> {
 pub(super) fn promote(asked: &Asked<'_>, args: &WorkspaceForce) -> Result<Exit> {
     let mut workspace = asked.find(&args.name)?;
     let processes = processes_around(&workspace)?;
-    workspace.promote(&TREES, &processes, args.force)?;
+    let promoted = workspace.promote(&TREES, &processes, args.force)?;
     let (original, place) = (shown(&workspace.original()), shown(&workspace.place()));
     if asked.json {
-        say!("{}", json!({"name": workspace.record().name, "original": original, "kept": place}));
+        say!(
+            "{}",
+            json!({
+                "name": workspace.record().name,
+                "original": original,
+                "kept": place,
+                "kept_from_gc": promoted.kept_from_gc,
+            })
+        );
     } else {
-        say!("{original} is what workspace {} was; what it was is kept in {place}", workspace.record().name);
+        let kept = if promoted.kept_from_gc { ", and gc does not remove it any more" } else { "" };
+        let name = &workspace.record().name;
+        say!("{original} is what workspace {name} was; what it was is kept in {place}{kept}");
     }
     Ok(Exit::Success)
 }

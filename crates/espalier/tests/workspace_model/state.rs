@@ -166,7 +166,10 @@ impl State {
                     false => one.tree.clone(),
                 };
             }
-            Act::Promote(_) => std::mem::swap(&mut one.tree, &mut done.original),
+            Act::Promote(_) => {
+                std::mem::swap(&mut one.tree, &mut done.original);
+                one.end = End::Never;
+            }
             Act::Discard(_) => drop(done.known.remove(&name)),
         }
         vec![done]
