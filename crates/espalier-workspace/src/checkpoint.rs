@@ -35,7 +35,9 @@ impl Workspace {
             // A crash came before it was recorded.
             trees.remove_tree(&dir)?;
         }
-        trees.clone_tree(&self.place(), &dir)?;
+        // What is at its path may be another directory since the lock was taken.
+        let top = self.open_top()?;
+        top.named(trees.clone_tree(top.path(), &dir))?;
         let checkpoint = Checkpoint { number, created: now(), message: message.to_owned() };
         self.record.checkpoints.push(checkpoint.clone());
         self.store(lock)?;
@@ -80,7 +82,8 @@ impl Workspace {
         trees.clone_tree(&self.checkpoint_dir(to.number), &tree)?;
         set_identifier(&tree, &self.record.id)?;
         // A limit is the workspace's, whatever the checkpoint had.
-        let limits = trees.limits(&place)?;
+        let now = self.open_top()?;
+        let limits = now.named(trees.limits(now.path()))?;
         if trees.limits(&tree)? != limits {
             trees.set_limits(&tree, limits)?;
         }
@@ -100,3 +103,6 @@ impl Workspace {
         Ok(Undone { to, before })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,7 +160,10 @@ impl Create<'_> {
             }
         };
         let source = match &known {
-            Some(workspace) => Source::Directory(workspace.place()),
+            Some(workspace) => {
+                let place = workspace.place();
+                Source::Directory(place.canonicalize().at(&place)?)
+            }
             None => Source::of(self.from)?,
         };
         if is_mount(source.directory())? {

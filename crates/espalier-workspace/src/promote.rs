@@ -6,6 +6,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::git_exchange;
+use crate::pinned::Pinned;
 use crate::processes::Processes;
 use crate::procfs::check_no_mounts;
 use crate::record::Top;
@@ -92,10 +93,15 @@ impl Workspace {
         let (at_place, at_original) = (self.number_of(&place), self.number_of(&original));
         let (own, other) = self.record.promoting_numbers.unzip();
         if own.is_some() && (at_place, at_original) == (other, own) {
-            set_identifier(&place, &self.record.id)?;
-            clear_identifier(&original)?;
-            self.record.note_original(&original)?;
-            let owner = Top::of(&place)?.owner;
+            // By their paths either may be another one in this moment.
+            let (former, promoted) = (Pinned::open(&place)?, Pinned::open(&original)?);
+            if (Some(former.number()?), Some(promoted.number()?)) != (other, own) {
+                return Ok(false);
+            }
+            former.named(set_identifier(former.path(), &self.record.id))?;
+            promoted.named(clear_identifier(promoted.path()))?;
+            self.record.note_original(promoted.path())?;
+            let owner = Top::of(former.path())?.owner;
             self.record.top = other.map(|number| Top { number, owner });
             (self.record.expires, self.record.process) = (None, None);
             // What cannot be written is left to `git worktree repair`.

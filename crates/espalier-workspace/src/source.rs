@@ -1,6 +1,10 @@
 //! What workspaces are made from: a directory, another workspace, or a snapshot of a directory.
+//!
+//! Another user may own a directory above the one that root makes a workspace of, and put a link in
+//! its place. So a path is followed once, when it is given, and no link is when it is cloned.
 
 use crate::error::{AtPath, Error, Result};
+use crate::pinned::Pinned;
 use crate::trees::Trees;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +16,7 @@ const SNAPSHOTS: &str = ".snapshots";
 /// What is cloned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A directory.
+    /// A directory, by a path without links.
     Directory(PathBuf),
     /// A snapshot of a directory: the directory, and `NUMBER/NAME`.
     Snapshot { directory: PathBuf, name: String },
@@ -37,7 +41,7 @@ impl Source {
             [name] if !is_mount(&directory)? => name.as_os_str(),
             _ => return Err(unsuitable_snapshot(path)),
         };
-        let number = directory.metadata().at(&directory)?.ino();
+        let number = Pinned::open_resolved(&directory)?.number()?;
         Ok(Self::Snapshot { name: format!("{number}/{}", OsStr::to_string_lossy(name)), directory })
     }
 
@@ -49,9 +53,15 @@ impl Source {
     }
 
     /// Makes `destination`, where nothing is, a clone of it.
+    ///
+    /// # Errors
+    /// [`Error::Meanwhile`] if there is a link on the way to it now; as for [`Trees::clone_tree`].
     pub(crate) fn clone_to(&self, trees: &dyn Trees, destination: &Path) -> Result<()> {
         match self {
-            Self::Directory(directory) => trees.clone_tree(directory, destination),
+            Self::Directory(directory) => {
+                let from = Pinned::open_resolved(directory)?;
+                from.named(trees.clone_tree(from.path(), destination))
+            }
             Self::Snapshot { name, .. } => {
                 std::fs::create_dir(destination).at(destination)?;
                 trees.restore(destination, name)

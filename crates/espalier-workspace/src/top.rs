@@ -89,9 +89,14 @@ impl Workspace {
             return Ok(false);
         }
         if !self.is_at_its_place() {
-            set_identifier(&self.place(), &self.record.id)?;
+            // What is at the path may be another directory in this moment.
+            let copy = Pinned::open(&self.place())?;
+            if !self.is_copy(copy.path()) {
+                return Ok(false);
+            }
+            copy.named(set_identifier(copy.path(), &self.record.id))?;
             self.record.missing = None;
-            self.record.top = Some(Top::of(&self.place())?);
+            self.record.top = Some(Top::of(copy.path())?);
             self.record.data_number = Some(Top::of(&self.dir())?.number);
             self.store(&lock)?;
         }
@@ -105,11 +110,15 @@ impl Workspace {
 
     /// True if it, or a copy of it with its owner, is at its place, whichever user put that there.
     pub(crate) fn is_copy_at_its_place(&self) -> bool {
-        let place = self.place();
-        if attribute(&place).is_none_or(|(id, _)| id != self.record.id) {
+        self.is_copy(&self.place())
+    }
+
+    /// True if a directory is it, or a copy of it with its owner.
+    fn is_copy(&self, dir: &Path) -> bool {
+        if attribute(dir).is_none_or(|(id, _)| id != self.record.id) {
             return false;
         }
-        let owner = place.symlink_metadata().ok().filter(Metadata::is_dir).map(|found| found.uid());
+        let owner = dir.symlink_metadata().ok().filter(Metadata::is_dir).map(|found| found.uid());
         owner.is_some() && self.record.top.is_none_or(|top| owner == Some(top.owner))
     }
 

@@ -61,6 +61,23 @@ fn a_linked_worktree_that_is_not_made_is_not_registered() {
     assert_eq!(sh(&ground.path("x"), "git status --porcelain; git log --format=%s"), "first\n");
 }
 
+/// The owner of the directory above puts it there.
+#[test]
+fn a_link_in_the_place_of_the_original_is_not_followed() {
+    let ground = Ground::new();
+    sh(&ground.top, "mkdir private; touch private/secret");
+    let before = |call: Call| {
+        if matches!(call, Call::Clone) && !ground.path("away").exists() {
+            sh(&ground.top, "mv base away; ln -s private base");
+        }
+        Ok(())
+    };
+    make(&ground, "base", &Hooked { before, limited: false }).unwrap();
+    assert!(ground.path("x/base").exists() && !ground.path("x/secret").exists());
+    let before = Source::Directory(ground.path("base")).clone_to(&Plain, &ground.path("y"));
+    assert!(matches!(before, Err(Error::Meanwhile(_))), "{before:?}");
+}
+
 #[test]
 fn a_place_in_the_original_is_refused_with_another_one() {
     let ground = Ground::new();
