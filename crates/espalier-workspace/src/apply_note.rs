@@ -222,6 +222,9 @@ impl Workspace {
     pub(crate) fn complete_apply(&mut self, trees: &dyn Trees, lock: &Lock, note: &ApplyNote) -> Result<()> {
         self.advance_base(trees, lock, note)?;
         self.record.applied = Some(now());
+        if note.paths.is_empty() {
+            self.record.settle();
+        }
         self.store(lock)?;
         ApplyNote::forget(&self.scratch_dir())
     }

@@ -1,4 +1,10 @@
 //! States of a workspace that are kept, and going back to them.
+//!
+//! An undo refuses for no change, applied or not, because it loses none. Invariant: from before the
+//! exchange until an apply of everything, a checkpoint that is marked as set aside has what the
+//! undo took back, and [`Workspace::check_applied`] looks at it as at the workspace itself. So
+//! `discard` without force, and `gc` of a workspace whose time is not over, remove it no more than
+//! they would have removed the workspace before the undo.
 
 use crate::error::{AtPath, Error, Result};
 use crate::processes::Processes;
@@ -24,11 +30,16 @@ impl Workspace {
     /// As for [`Trees::clone_tree`].
     pub fn checkpoint(&mut self, trees: &dyn Trees, message: &str) -> Result<Checkpoint> {
         let lock = self.lock(trees)?;
-        self.keep(trees, message, &lock)
+        self.keep(trees, (message, false), &lock)
     }
 
-    /// The same for a caller that holds the lock.
-    fn keep(&mut self, trees: &dyn Trees, message: &str, lock: &Lock) -> Result<Checkpoint> {
+    /// The same for a caller that holds the lock: an undo sets aside what it keeps.
+    fn keep(
+        &mut self,
+        trees: &dyn Trees,
+        (message, set_aside): (&str, bool),
+        lock: &Lock,
+    ) -> Result<Checkpoint> {
         let number = self.record.checkpoints.last().map_or(1, |last| last.number + 1);
         let dir = self.checkpoint_dir(number);
         if dir.symlink_metadata().is_ok() {
@@ -38,7 +49,7 @@ impl Workspace {
         // What is at its path may be another directory since the lock was taken.
         let top = self.open_top()?;
         top.named(trees.clone_tree(top.path(), &dir))?;
-        let checkpoint = Checkpoint { number, created: now(), message: message.to_owned() };
+        let checkpoint = Checkpoint { number, created: now(), message: message.to_owned(), set_aside };
         self.record.checkpoints.push(checkpoint.clone());
         self.store(lock)?;
         Ok(checkpoint)
@@ -90,7 +101,8 @@ impl Workspace {
         // Before it is there: from now on both are the workspace.
         let top = Top::of(&tree)?;
         self.record.undoing = Some(top.number);
-        let before = self.keep(trees, &format!("before undo to {}", to.number), &lock)?;
+        let message = format!("before undo to {}", to.number);
+        let before = self.keep(trees, (&message, true), &lock)?;
         renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
         if !self.is_own(&tree) {
             // Something else was at the place in that moment.

@@ -23,14 +23,14 @@ pub(crate) struct Lonely {
 }
 
 impl Workspace {
-    /// The commits that would be gone with the workspace, of the first repository that has some.
+    /// The commits that would be gone with the workspace, of the first repository that has some in
+    /// `place`: the workspace, or one of its checkpoints.
     ///
     /// # Errors
     /// [`Error::MayHaveCommits`] if commits may have been made, and it cannot be told which; as for
     /// [`Trees::differences`].
-    pub(crate) fn lonely_commits(&self, trees: &dyn Trees) -> Result<Option<Lonely>> {
-        let place = self.place();
-        let repositories = self.changed_repositories(trees, &place)?;
+    pub(crate) fn lonely_commits(&self, trees: &dyn Trees, place: &Path) -> Result<Option<Lonely>> {
+        let repositories = self.changed_repositories(trees, place)?;
         let own = repositories.own.iter().map(|repository| (repository, false));
         for (repository, is_linked) in own.chain(repositories.linked.iter().map(|dir| (dir, true))) {
             // The work tree is what the user knows, if it lies around.
@@ -38,7 +38,7 @@ impl Workspace {
                 Some(name) if name == ".git" => repository.parent().unwrap_or(repository),
                 _ => repository,
             };
-            let (place, original) = (below_of(&place, below), below_of(&self.original(), below));
+            let (place, original) = (below_of(place, below), below_of(&self.original(), below));
             let commits = match is_linked {
                 true => linked_commits(&place),
                 false => own_commits(&place, &original),

@@ -10,6 +10,7 @@ use crate::registry::NEW_PREFIX;
 use crate::trees::Trees;
 use crate::workspace::{Lock, Workspace};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::path::Path;
 
 /// What a workspace is called that was thrown away, among what is known of it.
 pub(crate) const DISCARDED: &str = "discarded";
@@ -100,25 +101,39 @@ impl Workspace {
         self.check_unused(&Processes::look(&self.place())?)
     }
 
-    /// Refuses if it has changes that were not applied, commits that are nowhere else, or the
-    /// repository of linked worktrees that lie elsewhere.
+    /// Refuses if it, or what an undo set aside, has changes that were not applied or commits that
+    /// are nowhere else, or if it has the repository of linked worktrees that lie elsewhere.
     ///
     /// # Errors
-    /// [`Error::Unapplied`], [`Error::Commits`], [`Error::MayHaveCommits`], [`Error::Worktrees`];
-    /// as for [`Workspace::differences`].
+    /// [`Error::Unapplied`], [`Error::SetAside`], [`Error::Commits`], [`Error::MayHaveCommits`],
+    /// [`Error::Worktrees`]; as for [`Workspace::differences`].
     pub fn check_applied(&self, trees: &dyn Trees) -> Result<()> {
         let name = self.record.name.clone();
         match self.differences(trees)?.len() {
             0 => {}
             changed => return Err(Error::Unapplied { name, changed }),
         }
-        if let Some(Lonely { commits, place, original }) = self.lonely_commits(trees)? {
-            return Err(Error::Commits { name, commits, place, original });
+        self.check_commits(trees, &self.place())?;
+        for kept in self.record.checkpoints.iter().filter(|kept| kept.set_aside) {
+            match self.differences_at(trees, kept.number)?.len() {
+                0 => self.check_commits(trees, &self.checkpoint_dir(kept.number))?,
+                changed => return Err(Error::SetAside { name, number: kept.number, changed }),
+            }
         }
         let worktrees = git_exchange::worktrees_elsewhere(&self.place())?;
         match worktrees.is_empty() {
             true => Ok(()),
             false => Err(Error::Worktrees { name, worktrees }),
+        }
+    }
+
+    /// Refuses if commits in it, or in one of its checkpoints, `tree`, are nowhere else.
+    fn check_commits(&self, trees: &dyn Trees, tree: &Path) -> Result<()> {
+        match self.lonely_commits(trees, tree)? {
+            Some(Lonely { commits, place, original }) => {
+                Err(Error::Commits { name: self.record.name.clone(), commits, place, original })
+            }
+            None => Ok(()),
         }
     }
 }

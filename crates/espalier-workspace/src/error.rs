@@ -67,6 +67,19 @@ pub enum Error {
         /// How many.
         changed: usize,
     },
+    /// An undo has set aside changes that were never applied.
+    #[error(
+        "workspace '{name}' has {changed} changed paths that an undo set aside as checkpoint {number}, and that \
+         were not applied (espalier workspace undo {name} {number} brings them back); --force goes on"
+    )]
+    SetAside {
+        /// The workspace.
+        name: String,
+        /// The number of the checkpoint.
+        number: u64,
+        /// How many.
+        changed: usize,
+    },
     /// Commits of the workspace are nowhere else.
     #[error("{}", lonely(.name, .commits, .place, .original))]
     Commits {

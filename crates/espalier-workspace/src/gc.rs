@@ -200,6 +200,7 @@ fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
     match workspace.check_applied(trees) {
         Err(
             Error::Unapplied { .. }
+            | Error::SetAside { .. }
             | Error::Commits { .. }
             | Error::MayHaveCommits { .. }
             | Error::Worktrees { .. },

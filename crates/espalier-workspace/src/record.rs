@@ -99,6 +99,9 @@ pub struct Checkpoint {
     pub created: u64,
     /// What its maker says about it.
     pub message: String,
+    /// It is what an undo took back, and no apply of everything came after that.
+    #[serde(default)]
+    pub set_aside: bool,
 }
 
 impl Record {
@@ -161,6 +164,11 @@ impl Record {
             .map_err(|error| Error::Damaged { path: file.clone(), what: error.to_string() })?;
         File::create(&new).and_then(|mut out| out.write_all(&text)).at(&new)?;
         std::fs::rename(&new, &file).at(&file)
+    }
+
+    /// Everything was applied: what an undo set aside before that is not wanted.
+    pub(crate) fn settle(&mut self) {
+        self.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.set_aside = false);
     }
 
     /// The checkpoint with this number.

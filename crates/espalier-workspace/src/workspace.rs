@@ -276,6 +276,16 @@ impl Workspace {
         self.of_trees(|base, place| told(changed_paths(trees, base, place)?, base, place))
     }
 
+    /// What it had become since its base when a checkpoint was made.
+    ///
+    /// # Errors
+    /// As for [`Trees::differences`].
+    pub(crate) fn differences_at(&self, trees: &dyn Trees, number: u64) -> Result<Vec<Difference>> {
+        let [base, kept] =
+            [Pinned::open(&self.base())?, Pinned::open(&self.checkpoint_dir(number))?].map(Arc::new);
+        told(changed_paths(trees, &base, &kept)?, &base, &kept)
+    }
+
     /// What `look` finds in the base and in itself, held open. If another command has replaced one
     /// of them meanwhile, they are looked at once more.
     fn of_trees<T>(&self, look: impl Fn(&Arc<Pinned>, &Arc<Pinned>) -> Result<T>) -> Result<T> {

@@ -95,3 +95,60 @@ fn what_was_the_original_outlives_the_time_and_the_program_of_its_workspace() {
         }
     });
 }
+
+#[test]
+fn what_an_undo_set_aside_keeps_a_workspace_until_all_is_applied() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo one >base/a; echo one >base/b");
+        pool.ws("create w --from base -- true").ok();
+        pool.ws("checkpoint w").ok();
+        pool.sh("echo two >w/a");
+        pool.ws("undo w").ok();
+        assert_eq!(pool.ws("diff w").ok(), "");
+        for _ in 0..2 {
+            pool.ws("gc").ok();
+            assert_eq!(pool.names(), ["w"]);
+            pool.ws("discard w").refused(1, &["changed paths", "undo w 2", "--force"]);
+            // So it is after other changes, of which a part is applied.
+            pool.sh("echo two >w/b");
+            pool.ws("apply w b").ok();
+            assert_eq!(pool.ws("diff w").ok(), "");
+        }
+        // Brought back and applied, it is nowhere but in the original.
+        pool.ws("undo w 2").ok();
+        assert_eq!(pool.sh("cat w/a w/b"), "two\none\n");
+        pool.ws("apply w").ok();
+        assert_eq!(pool.sh("cat base/a base/b"), "two\none\n");
+        pool.ws("gc").ok();
+        assert_eq!(pool.names(), [""; 0]);
+        // An undo of nothing sets nothing aside, and force goes on.
+        pool.ws("create v --from base").ok();
+        pool.ws("checkpoint v").ok();
+        pool.ws("undo v").ok();
+        pool.ws("discard v").ok();
+        pool.ws("create v --from base").ok();
+        pool.ws("checkpoint v").ok();
+        pool.sh("rm v/a");
+        pool.ws("undo v").ok();
+        pool.ws("discard v").refused(1, &["an undo set aside"]);
+        pool.ws("discard v --force").ok();
+    });
+}
+
+#[test]
+fn commits_that_an_undo_set_aside_keep_a_workspace() {
+    as_both(|pool| {
+        pool.sh("git init -q base; cd base; git config user.email a@b.c; git config user.name n; \
+            git commit -q --allow-empty -m first");
+        pool.ws("create w --from base").ok();
+        pool.ws("checkpoint w").ok();
+        pool.sh("git -C w commit -q --allow-empty -m 'set aside'");
+        pool.ws("undo w").ok();
+        assert_eq!(pool.sh("git -C w log --format=%s"), "first\n");
+        pool.ws("discard w").refused(1, &["1 commits", "set aside", "--force"]);
+        pool.ws("undo w").ok();
+        pool.ws("discard w").refused(1, &["1 commits", "set aside"]);
+        pool.sh("git -C base fetch -q ../w HEAD");
+        pool.ws("discard w").ok();
+    });
+}

@@ -25,7 +25,7 @@ const REPOSITORY: &str = "git init -q; echo 1 >f; git add .; git commit -qm firs
 #[track_caller]
 fn lonely(ground: &Ground) -> Vec<String> {
     assert_eq!(ground.workspace.differences(&Plain).unwrap(), []);
-    let found = ground.workspace.lonely_commits(&Plain).unwrap();
+    let found = ground.workspace.lonely_commits(&Plain, &ground.path("w")).unwrap();
     let found = found.map(|lonely| lonely.commits).unwrap_or_default();
     found.iter().map(|commit| commit.split_once(' ').unwrap().1.to_owned()).collect()
 }

@@ -163,7 +163,8 @@ pub(crate) struct WorkspaceCheckpoint {
   espalier ws undo fix-1 3          to number 3 of espalier ws log
 
 Everything goes back, files that git ignores too. What the workspace was is kept as a new checkpoint first, so changes \
-that were never applied are no reason to refuse. Processes that work in the workspace are.")]
+that were never applied are no reason to refuse; they are one for discard, until all is applied. Processes that work \
+in the workspace, and mounts below it, are reasons.")]
 pub(crate) struct WorkspaceUndo {
     /// The workspace: its name, or a path in it
     pub(crate) name: OsString,
@@ -233,7 +234,8 @@ pub(crate) struct WorkspaceDiscard {
     /// The workspaces: their names, or paths in them
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<OsString>,
-    /// Even if processes work in it, or it has changes that were not applied
+    /// Even if processes work in it, or it or what an undo set aside has changes that were not
+    /// applied
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -160,6 +160,7 @@ const SECTIONS: [Sections; 3] = [
             ("several workspaces are called", ""),
             ("in_use(", "is in use by"),
             ("changed paths that were not applied", ""),
+            ("that an undo set aside", ""),
             ("lonely(", "commits that are nowhere else"),
             ("may have commits that are nowhere else", ""),
             ("has the repository of linked worktrees that lie elsewhere", ""),

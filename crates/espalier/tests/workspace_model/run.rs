@@ -303,7 +303,7 @@ impl Run {
     }
 
     fn discard(&self, name: &str) {
-        let has_changes = self.state.known[name].is_changed();
+        let has_changes = self.state.known[name].is_unapplied();
         let discard = Discard { force: false };
         let done = discard.run(&Mounted, &mut self.find(name), &Processes::default());
         assert_eq!(done.is_err(), has_changes, "seed {}: {done:?}", self.seed);
@@ -367,6 +367,7 @@ impl Run {
         let known = done.known.get_mut(name).expect("it is there");
         known.base = known.tree.clone();
         known.has_loose_base = false;
+        known.set_aside.clear();
         self.pass(vec![applied, done]);
     }
 
@@ -438,6 +439,10 @@ impl Run {
                 },
                 tree: Rc::new(read(&workspace.place())),
                 checkpoints: record.checkpoints.iter().map(|kept| checkpoint(kept.number)).collect(),
+                set_aside: {
+                    let set_aside = record.checkpoints.iter().filter(|kept| kept.set_aside);
+                    set_aside.map(|kept| kept.number).collect()
+                },
             };
             (record.name.clone(), known)
         });

@@ -1,7 +1,7 @@
 //! What the model knows, and what each command makes of it.
 
 use crate::tree::{Rule, Tree, merge};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -24,6 +24,8 @@ pub(crate) struct Known {
     pub(crate) has_loose_base: bool,
     pub(crate) tree: Rc<Tree>,
     pub(crate) checkpoints: Vec<Rc<Tree>>,
+    /// The numbers of those that an undo has set aside, since everything was applied last.
+    pub(crate) set_aside: BTreeSet<u64>,
     pub(crate) end: End,
 }
 
@@ -32,7 +34,9 @@ impl PartialEq for Known {
         let is_loose = self.has_loose_base || other.has_loose_base;
         let same_base =
             self.base.things == other.base.things && (is_loose || self.base.files == other.base.files);
-        let rest = |known: &Self| (known.tree.clone(), known.checkpoints.clone(), known.end);
+        let rest = |known: &Self| {
+            (known.tree.clone(), known.checkpoints.clone(), known.set_aside.clone(), known.end)
+        };
         same_base && rest(self) == rest(other)
     }
 }
@@ -45,12 +49,18 @@ impl Known {
         self.base.things != self.tree.things
     }
 
+    /// True if something would be lost with it.
+    pub(crate) fn is_unapplied(&self) -> bool {
+        let is_other = |number: &u64| self.checkpoints[*number as usize - 1].things != self.base.things;
+        self.is_changed() || self.set_aside.iter().any(is_other)
+    }
+
     /// True if `gc` removes it.
     fn is_due(&self) -> bool {
         match self.end {
             End::Never => false,
             End::Expired => true,
-            End::Process => !self.is_changed(),
+            End::Process => !self.is_unapplied(),
         }
     }
 }
@@ -139,7 +149,8 @@ impl State {
         let Some(name) = act.name().map(str::to_owned) else { return self.after_collect() };
         if let Act::Create(_, end) = act {
             let (base, tree) = (self.original.clone(), self.original.clone());
-            let known = Known { base, has_loose_base: false, tree, checkpoints: Vec::new(), end: *end };
+            let (checkpoints, set_aside) = (Vec::new(), BTreeSet::new());
+            let known = Known { base, has_loose_base: false, tree, checkpoints, set_aside, end: *end };
             done.known.insert(name, known);
             return vec![done];
         }
@@ -149,6 +160,7 @@ impl State {
             Act::Checkpoint(_) => one.checkpoints.push(one.tree.clone()),
             Act::Undo(_, number) => {
                 one.checkpoints.push(one.tree.clone());
+                one.set_aside.insert(one.checkpoints.len() as u64);
                 // What there is to undo the undo comes first.
                 let kept = self.with(&name, one.clone());
                 one.tree = one.checkpoints[*number as usize - 1].clone();
@@ -165,6 +177,9 @@ impl State {
                     }
                     false => one.tree.clone(),
                 };
+                if !one.has_loose_base {
+                    one.set_aside.clear();
+                }
             }
             Act::Promote(_) => {
                 std::mem::swap(&mut one.tree, &mut done.original);
