@@ -87,6 +87,7 @@ impl Workspace {
         check_no_mounts(&self.place())?;
         if !force {
             self.check_unused(processes)?;
+            self.check_unused_now()?;
         }
         let scratch = self.scratch()?;
         let (tree, place) = (scratch.join("tree"), self.place());

@@ -50,11 +50,8 @@ impl Workspace {
         check_no_mounts(&place)?;
         check_no_mounts(&original)?;
         if !force {
-            self.check_unused(processes)?;
-            let found = processes.in_tree(&original);
-            if !found.is_empty() {
-                return Err(Error::InUse { name: original.display().to_string(), processes: found });
-            }
+            self.check_both_unused(processes, &original)?;
+            self.check_both_unused(&Processes::look(&place)?, &original)?;
         }
         let kept_from_gc = self.record.expires.is_some() || self.record.process.is_some();
         let own = self.record.top.map(|top| top.number);
@@ -79,6 +76,15 @@ impl Workspace {
         match self.complete_promotion(&lock)? {
             true => Ok(Promoted { kept_from_gc }),
             false => Err(self.interrupted()),
+        }
+    }
+
+    fn check_both_unused(&self, processes: &Processes, original: &Path) -> Result<()> {
+        self.check_unused(processes)?;
+        let found = processes.in_tree(original);
+        match found.is_empty() {
+            true => Ok(()),
+            false => Err(Error::InUse { name: original.display().to_string(), processes: found }),
         }
     }
 

@@ -17,7 +17,7 @@ use std::fs::{create_dir, create_dir_all, remove_dir_all, remove_file, write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// A directory with a home, an original and one workspace of it.
@@ -226,6 +226,31 @@ pub(crate) fn copy_with_identifier(from: &Path, to: &Path, id: &str) {
     create_dir(to).unwrap();
     Plain.clone_tree(from, to).unwrap();
     set_identifier(to, id).unwrap();
+}
+
+/// Gives a command to a workspace, and has a process come to `dir` after the caller looked for
+/// processes, and before the command has the workspace to itself.
+pub(crate) fn with_late_process<T>(
+    ground: &Ground,
+    dir: &str,
+    command: impl FnOnce(&dyn Trees, &mut Workspace) -> Result<T>,
+) -> Result<T> {
+    // What a crash has left is removed under the lock.
+    ground.workspace.scratch().unwrap();
+    let came = Mutex::new(None);
+    let before = |call: Call| {
+        let mut came = came.lock().unwrap();
+        if matches!(call, Call::Remove) && came.is_none() {
+            let mut sleeper = Command::new("sleep");
+            *came = Some(sleeper.arg("1000").current_dir(ground.path(dir)).spawn().unwrap());
+        }
+        Ok(())
+    };
+    let done = command(&Hooked { before, limited: false }, &mut ground.workspace.clone());
+    let mut sleeper = came.into_inner().unwrap().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    done
 }
 
 /// Carries out a shell's commands; git's are made by `t`.

@@ -1,4 +1,6 @@
-use crate::testing::{Call, Ground, Hooked};
+use crate::error::Error;
+use crate::processes::Processes;
+use crate::testing::{Call, Ground, Hooked, Plain, with_late_process};
 use std::fs::{create_dir, remove_file, rename, write};
 use std::os::unix::fs::symlink;
 
@@ -36,5 +38,16 @@ fn a_link_that_takes_its_place_is_not_followed() {
     };
     workspace.checkpoint(&Hooked { before: at_removal, limited: false }, "").unwrap_err();
     assert!(is_swapped() && !workspace.checkpoint_dir(2).exists());
+    assert_eq!(ground.record().checkpoints.len(), 1);
+}
+
+#[test]
+fn a_process_that_came_meanwhile_keeps_an_undo_from_it() {
+    let ground = Ground::new();
+    ground.workspace.clone().checkpoint(&Plain, "").unwrap();
+    let refused = with_late_process(&ground, "w", |trees, workspace| {
+        workspace.undo(trees, None, &Processes::default(), false)
+    });
+    assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
     assert_eq!(ground.record().checkpoints.len(), 1);
 }

@@ -3,7 +3,7 @@ use crate::error::{Error, Result};
 use crate::gc::{Collect, Collected, Reason};
 use crate::processes::Processes;
 use crate::registry::Registry;
-use crate::testing::{Call, Ground, Hooked, Plain, sh};
+use crate::testing::{Ground, Plain, sh, with_late_process};
 use crate::trees::{Change, Step, Trees};
 use crate::workspace::{Lock, Workspace};
 use espalier_fuse::control::TreeBytes;
@@ -126,27 +126,13 @@ fn what_cannot_be_removed_keeps_gc_from_nothing_else() {
     assert_eq!((collect(&ground, &Plain).len(), left(&ground)), (1, 0));
 }
 
-/// It comes after the caller looked, and before the command has the workspace to itself.
 #[test]
 fn a_process_that_came_meanwhile_is_seen() {
     let ground = Ground::new();
     sh(&ground.workspace.base(), "rm w; cp -a ../../../w/. .");
-    // What a crash has left is removed under the lock.
-    ground.workspace.scratch().unwrap();
-    let came = Mutex::new(None);
-    let before = |call: Call| {
-        let mut came = came.lock().unwrap();
-        if matches!(call, Call::Remove) && came.is_none() {
-            let mut sleeper = std::process::Command::new("sleep");
-            *came = Some(sleeper.arg("1000").current_dir(ground.path("w")).spawn().unwrap());
-        }
-        Ok(())
-    };
-    let trees = Hooked { before, limited: false };
-    let refused = Discard::default().run(&trees, &mut ground.workspace.clone(), &Processes::default());
-    let mut sleeper = came.lock().unwrap().take().unwrap();
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
+    let refused = with_late_process(&ground, "w", |trees, workspace| {
+        Discard::default().run(trees, workspace, &Processes::default())
+    });
     assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
     assert!(ground.path("w").exists());
 }

@@ -3,7 +3,7 @@ use crate::error::Error;
 use crate::gc::Collect;
 use crate::processes::Processes;
 use crate::registry::Registry;
-use crate::testing::{Ground, Plain, sh, write_record};
+use crate::testing::{Ground, Plain, sh, with_late_process, write_record};
 use crate::trees::Trees;
 use crate::workspace::{Workspace, attribute, identifier};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -52,6 +52,18 @@ fn a_promotion_is_its_own_inverse() {
         assert_eq!(identifier(&ground.path("base")), None);
     }
     assert_eq!(state(&ground), before);
+}
+
+#[test]
+fn a_process_that_came_meanwhile_keeps_a_promotion_from_it() {
+    for dir in ["w", "base"] {
+        let ground = Ground::new();
+        let refused = with_late_process(&ground, dir, |trees, workspace| {
+            workspace.promote(trees, &Processes::default(), false)
+        });
+        assert!(matches!(refused, Err(Error::InUse { .. })), "{refused:?}");
+        assert!(ground.path("w/w").exists() && !ground.record().promoting);
+    }
 }
 
 /// Also if a crash came in between.
