@@ -3,8 +3,17 @@
 //! processes only.
 //!
 //! A process in another mount namespace may see the tree at another path, as after
-//! [`enter`](crate::enter). So paths are taken back to paths within the mounted file system, by the
-//! process's own table of mounts.
+//! [`enter`](crate::enter). So paths are taken back to paths within the mounted file system, by a
+//! table of mounts.
+//!
+//! Proc(5) tells the paths of a process in the caller's namespace as the caller sees them, whatever
+//! root directory the process has, and those of others from the root of their namespace. A table of
+//! mounts, however, is told from the root directory of its process, and shows nothing outside of
+//! that. So for processes in the caller's namespace the caller's own table counts, and for others
+//! one that was read from a process of the same namespace with the same root directory. Invariant:
+//! a table is kept for others only if it was read to the end, and from a process that was in that
+//! namespace and root directory before and afterwards. One process that ends, or has another root
+//! directory, hides no other.
 
 use crate::error::{AtPath, Error, Result};
 use crate::parallel;
@@ -51,7 +60,8 @@ impl Processes {
     fn look_in(proc: &Path, at: &Path) -> Result<Self> {
         check_mounted(proc)?;
         let device = at.metadata().at(at)?.dev();
-        let mounts = mounts_of(&proc.join("self"), device);
+        let own = proc.join("self");
+        let mounts = mounts_of(&own, device, Path::new("/")).map_err(|_| Error::NoProc)?;
         if mounts.is_empty() {
             // So it is in a root directory (chroot) below the place of the mount.
             return Err(Error::Unsuitable(format!(
@@ -61,12 +71,17 @@ impl Processes {
                 proc.display()
             )));
         }
-        let own = std::process::id();
         let number = |entry: DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
         let pids = proc.read_dir().at(proc)?.flatten().filter_map(number);
-        let pids: Vec<i32> = pids.filter(|pid| pid.unsigned_abs() != own).collect();
-        let namespaces = Namespaces { device, known: Mutex::default() };
-        let uses = parallel::map(&pids, |pid| Ok(uses_of((proc, *pid), &namespaces)))?;
+        let pids: Vec<i32> = pids.filter(|pid| pid.unsigned_abs() != std::process::id()).collect();
+        let namespaces = Namespaces {
+            device,
+            own: std::fs::read_link(own.join("ns/mnt")).ok(),
+            seen: mounts.into(),
+            known: Mutex::default(),
+        };
+        let uses = parallel::map(&pids, |pid| uses_of((proc, *pid), &namespaces))?;
+        let mounts = namespaces.seen.to_vec();
         Ok(Self { mounts, uses: uses.into_iter().flatten().collect() })
     }
 
@@ -88,39 +103,68 @@ fn within(mounts: &[MountPoint], path: &Path) -> Option<PathBuf> {
     Some(mount.root.join(path.strip_prefix(&mount.at).ok()?))
 }
 
+/// From where a process sees mounts: its mount namespace and its root directory.
+type View = (PathBuf, PathBuf);
+
 /// The mounts of the file system in the mount namespaces that were met.
 struct Namespaces {
     device: u64,
-    known: Mutex<HashMap<Option<PathBuf>, Arc<[MountPoint]>>>,
+    /// That of the caller.
+    own: Option<PathBuf>,
+    /// What the caller sees.
+    seen: Arc<[MountPoint]>,
+    /// What processes of other namespaces see.
+    known: Mutex<HashMap<View, Arc<[MountPoint]>>>,
 }
 
 impl Namespaces {
-    /// The mounts that a process sees, with its directory in proc(5) at `path`.
-    fn mounts(&self, dir: &OwnedFd, path: &Path) -> Arc<[MountPoint]> {
-        let namespace = link(dir, "ns/mnt");
-        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mounts) = known().get(&namespace) {
-            return Arc::clone(mounts);
+    /// The mounts by which the paths of a process are told, with its directory in proc(5) at
+    /// `path`; `None` if it has ended, or the caller may not know.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn mounts(&self, dir: &OwnedFd, path: &Path) -> Result<Option<Arc<[MountPoint]>>> {
+        if link(dir, "ns/mnt") == self.own {
+            return Ok(Some(Arc::clone(&self.seen)));
         }
-        let mounts: Arc<[MountPoint]> = mounts_of(path, self.device).into();
-        Arc::clone(known().entry(namespace).or_insert(mounts))
+        let view = || -> Option<View> { Some((link(dir, "ns/mnt")?, link(dir, "root")?)) };
+        let Some(before) = view() else { return Ok(None) };
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mounts) = known().get(&before) {
+            return Ok(Some(Arc::clone(mounts)));
+        }
+        let Some(mounts) = of_living(mounts_of(path, self.device, &before.1), path)? else { return Ok(None) };
+        let mounts: Arc<[MountPoint]> = mounts.into();
+        if view().as_ref() == Some(&before) {
+            known().insert(before, Arc::clone(&mounts));
+        }
+        Ok(Some(mounts))
+    }
+}
+
+/// What was read of a process; `None` if it has ended, or the caller may not know.
+///
+/// # Errors
+/// Of the system: then it is not known what the process uses.
+fn of_living<T>(read: std::io::Result<T>, path: &Path) -> Result<Option<T>> {
+    match read.as_ref().map_err(std::io::Error::raw_os_error) {
+        Err(Some(libc::ENOENT | libc::ENOTDIR | libc::ESRCH | libc::EINVAL | libc::EACCES | libc::EPERM)) => {
+            Ok(None)
+        }
+        _ => read.at(path).map(Some),
     }
 }
 
 /// The paths within the file system that a process uses.
-fn uses_of((proc, pid): (&Path, i32), namespaces: &Namespaces) -> Vec<(PathBuf, Process)> {
+fn uses_of((proc, pid): (&Path, i32), namespaces: &Namespaces) -> Result<Vec<(PathBuf, Process)>> {
     let path = proc.join(pid.to_string());
-    // It may have ended.
-    let Ok(dir) = openat(CWD, &path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
-        return Vec::new();
-    };
-    let mounts = namespaces.mounts(&dir, &path);
-    if mounts.is_empty() {
-        return Vec::new();
-    }
+    let opened = openat(CWD, &path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let Some(dir) = of_living(opened.map_err(Into::into), &path)? else { return Ok(Vec::new()) };
+    let mounts = namespaces.mounts(&dir, &path)?.filter(|mounts| !mounts.is_empty());
+    let Some(mounts) = mounts else { return Ok(Vec::new()) };
     let is_there = |path: &PathBuf| mounts.iter().any(|mount| path.starts_with(&mount.at));
     let links = ["cwd", "root", "exe"].into_iter().filter_map(|name| link(&dir, name));
-    let mut paths: BTreeSet<PathBuf> = links.chain(open_files(&dir)).filter(is_there).collect();
+    let mut paths: BTreeSet<PathBuf> = links.chain(open_files(&dir, &path)?).filter(is_there).collect();
     let (maps, mut last) = (read(&dir, "maps"), &[][..]);
     for line in maps.split(|byte| *byte == b'\n') {
         let Some(at) = line.iter().position(|byte| *byte == b'/') else { continue };
@@ -131,11 +175,11 @@ fn uses_of((proc, pid): (&Path, i32), namespaces: &Namespaces) -> Vec<(PathBuf, 
         }
     }
     if paths.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
     let command = String::from_utf8_lossy(read(&dir, "comm").trim_ascii()).into_owned();
     let used = paths.iter().filter_map(|path| within(&mounts, path));
-    used.map(|path| (path, Process { pid, command: command.clone() })).collect()
+    Ok(used.map(|path| (path, Process { pid, command: command.clone() })).collect())
 }
 
 /// What a link in a directory of proc(5) names, if the caller may know.
@@ -144,14 +188,18 @@ fn link(dir: &OwnedFd, name: impl Arg) -> Option<PathBuf> {
     Some(OsString::from_vec(named.into_bytes()).into())
 }
 
-/// The paths of the files that a process has open.
-fn open_files(dir: &OwnedFd) -> Vec<PathBuf> {
+/// The paths of the files that a process has open, with its directory in proc(5) at `path`.
+///
+/// # Errors
+/// Of the system.
+fn open_files(dir: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>> {
     let open = openat(dir, "fd", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let Ok(fds) = open else { return Vec::new() };
-    let Ok(listed) = Dir::read_from(&fds) else { return Vec::new() };
+    let Some(fds) = of_living(open.map_err(Into::into), path)? else { return Ok(Vec::new()) };
+    let listed = Dir::read_from(&fds).map_err(Into::into);
+    let Some(listed) = of_living(listed, path)? else { return Ok(Vec::new()) };
     let named = listed.flatten().filter_map(|entry| link(&fds, entry.file_name()));
     // What has no path, as a pipe, does not begin like one.
-    named.filter(|path| path.is_absolute()).collect()
+    Ok(named.filter(|path| path.is_absolute()).collect())
 }
 
 /// What a file in a directory of proc(5) says, as far as the caller may read it.
@@ -163,17 +211,19 @@ fn read(dir: &OwnedFd, name: &str) -> Vec<u8> {
     text
 }
 
-/// The mounts of a file system that a process sees; later ones lie above earlier ones.
-fn mounts_of(process: &Path, device: u64) -> Vec<MountPoint> {
-    let table = std::fs::read(process.join("mountinfo")).unwrap_or_default();
+/// The mounts of a file system that a process with this root directory sees; later ones lie above
+/// earlier ones.
+fn mounts_of(process: &Path, device: u64, top: &Path) -> std::io::Result<Vec<MountPoint>> {
+    let table = std::fs::read(process.join("mountinfo"))?;
     let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let parse = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let same = fields.next()? == wanted.as_bytes();
-        let (root, at) = (fields.next()?, fields.next()?);
-        same.then(|| MountPoint { root: unescape_mount_path(root), at: unescape_mount_path(at) })
+        let (root, at) = (fields.next()?, unescape_mount_path(fields.next()?));
+        let at = at.strip_prefix("/").map_or_else(|_| at.clone(), |below| top.join(below));
+        same.then(|| MountPoint { root: unescape_mount_path(root), at })
     };
-    table.split(|byte| *byte == b'\n').filter_map(parse).collect()
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
 #[cfg(test)]
