@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::wire::Piece;
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 const MAX_RACES: u32 = 100;
 
 /// Opens a path with `directory` as the root of all paths, as the server looks it up. What is
-/// mounted below does not belong to the mount.
+/// mounted below does not belong to the mount. Unlike the server's, paths have 4,095 bytes at most.
 ///
 /// # Errors
 /// Those of `openat2`: EXDEV for what lies in something else that is mounted there.
@@ -35,17 +35,54 @@ pub fn open_beneath(
         match openat2(&directory, path.as_ref(), flags, mode, resolve) {
             // Something was renamed while the kernel looked at a `..`.
             Err(Errno::AGAIN | Errno::INTR) => {}
+            // Linux before 5.6, or a container that knows no such call.
+            Err(Errno::NOSYS | Errno::PERM) => return open_plainly(directory, path.as_ref(), flags, mode),
             opened => return Ok(opened?.into()),
         }
     }
     Err(Errno::AGAIN.into())
 }
 
+/// The same without `openat2`: where a path leads out of the mount, it is refused.
+fn open_plainly(directory: impl AsFd, path: &[u8], mut flags: OFlags, mode: Mode) -> io::Result<File> {
+    let rest = path.iter().position(|byte| *byte != b'/').map_or(&b"."[..], |begin| &path[begin..]);
+    let path = if path.is_empty() { path } else { rest };
+    if flags.contains(OFlags::CREATE) {
+        // Not where a link leads out.
+        flags |= OFlags::NOFOLLOW;
+    }
+    let device = |file: &rustix::fd::BorrowedFd<'_>| rustix::fs::fstat(file).map(|stat| stat.st_dev);
+    let file = File::from(openat(&directory, path, flags, mode)?);
+    match device(&file.as_fd())? == device(&directory.as_fd())? {
+        true => Ok(file),
+        false => Err(Errno::XDEV.into()),
+    }
+}
+
+/// Opens a regular file to read or write it. A device or a pipe has an error, and is not opened.
+///
+/// # Errors
+/// Those of [`open_beneath`]; EISDIR, and ENXIO for what is no regular file.
+pub(crate) fn open_regular(directory: impl AsFd, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<File> {
+    let check = |file: &File| match FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(Errno::NXIO),
+    };
+    match open_beneath(&directory, path, OFlags::PATH, Mode::empty()) {
+        Ok(there) => check(&there)?,
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) && flags.contains(OFlags::CREATE) => {}
+        Err(error) => return Err(error),
+    }
+    // What comes there meanwhile must not keep this waiting.
+    let file = open_beneath(&directory, path, flags | OFlags::NONBLOCK, mode)?;
+    check(&file)?;
+    Ok(file)
+}
+
 /// All of a part of a file, which is one file.
 pub(crate) fn read_whole(directory: impl AsFd, piece: &Piece<'_>) -> Result<Vec<u8>> {
-    // A pipe must not keep this waiting.
-    let opened = open_beneath(directory, piece.path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-    let file = opened.map_err(by_kernel)?;
+    let file = open_regular(directory, piece.path, OFlags::RDONLY, Mode::empty()).map_err(by_kernel)?;
     let size = file.metadata().map_err(by_kernel)?.len();
     let length = piece.length.min(size.saturating_sub(piece.offset));
     let no_memory = || by_kernel(Errno::NOMEM);

@@ -1,9 +1,9 @@
 //! The client: calls on many files, and on one.
 
-use crate::beneath::{by_kernel, open_beneath};
+use crate::beneath::{by_kernel, open_regular};
 use crate::error::{Error, Result};
 use crate::idle::IdleSessions;
-use crate::session::{REPLACED_LIMIT, Reply, Session};
+use crate::session::{REPLACED_INTERVAL, REPLACED_LIMIT, Reply, Session};
 use crate::wire::{Call, MAX_ITEMS, Malformed, Reader, Stat, Time, WelcomeFlags};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::File;
@@ -109,7 +109,9 @@ impl Client {
         let deadline = Instant::now() + REPLACED_LIMIT;
         loop {
             match once() {
-                Err(Error::Lost { may_have_changed: false, .. }) if Instant::now() < deadline => {}
+                Err(Error::Lost { may_have_changed: false, .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(REPLACED_INTERVAL);
+                }
                 result => return result,
             }
         }
@@ -169,12 +171,11 @@ impl Client {
         if data.len() <= most {
             return self.change(&Call::WriteAt { path, create, truncate, offset, data });
         }
-        // A pipe must not keep this waiting.
-        let mut flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let mut flags = OFlags::WRONLY;
         flags.set(OFlags::CREATE, create.is_some());
         flags.set(OFlags::TRUNC, truncate);
         let mode = Mode::from_raw_mode(create.unwrap_or(0) & 0o7777);
-        let file = open_beneath(&self.directory, path, flags, mode).map_err(by_kernel)?;
+        let file = open_regular(&self.directory, path, flags, mode).map_err(by_kernel)?;
         file.write_all_at(data, offset).map_err(by_kernel)
     }
 

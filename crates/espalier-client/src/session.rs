@@ -25,7 +25,7 @@ const AREA: u32 = 2 << 20;
 /// How long a server that is being replaced is waited for.
 pub(crate) const REPLACED_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
-const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
+pub(crate) const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a wait asks whether it is still wanted.
 const WANTED_INTERVAL: Duration = Duration::from_millis(200);
 /// A socket that refuses so often is one of another network namespace; a server that replaces

@@ -167,6 +167,9 @@ impl Client {
         }
         let end = file.path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
         let (above, name) = file.path.split_at(end);
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(by_kernel(rustix::io::Errno::ISDIR));
+        }
         if let Some(mode) = how.directories.filter(|_| !above.is_empty()) {
             self.make_directory(above, mode, true)?;
         }

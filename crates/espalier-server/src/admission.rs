@@ -96,11 +96,11 @@ pub(crate) fn admit(
     let process = Process::of(socket, &peer)?;
     let mounts = MountTable::parse(&process.read("mountinfo")?);
     let has_own_users = process.has_own_users();
+    check_profile(&process.profile()?)?;
     // The last one to be read: it says whether the others were of a program with these rights.
     let status = process.read("status")?;
     let capabilities = check_status(&String::from_utf8_lossy(&status), &peer, has_own_users)?;
     let powers = Powers::of(capabilities, peer.uid, has_own_users);
-    check_profile(&process.read_if_there("attr/apparmor/current")?)?;
     process.check_lives()?;
     let node = access.redeem(&hello.token, peer.uid).ok_or_else(|| {
         Failure::new(libc::ESTALE, "the token is not one of this mount and user, or used up")
@@ -161,7 +161,7 @@ fn check_status(status: &str, peer: &Peer, has_own_users: bool) -> Outcome<u64> 
 /// Refuses a process that AppArmor confines; `profile` is empty where there is no AppArmor.
 fn check_profile(profile: &[u8]) -> Outcome<()> {
     let name = profile.trim_ascii_end();
-    match name.is_empty() || name == b"unconfined" {
+    match name.is_empty() || name == b"unconfined" || name.ends_with(b" (unconfined)") {
         true => Ok(()),
         false => {
             let message = "a profile of AppArmor confines the process; it has to use the mount";
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_process_in_a_profile_is_refused() {
-        for free in ["", "unconfined\n", "unconfined"] {
+        for free in ["", "unconfined\n", "unconfined", "code (unconfined)\n"] {
             assert!(check_profile(free.as_bytes()).is_ok(), "{free}");
         }
         for confined in ["docker-default (enforce)\n", "unconfined//x (enforce)", "a (complain)"] {

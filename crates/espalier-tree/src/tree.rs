@@ -190,7 +190,7 @@ impl Tree {
     /// order in which they were given. Files of one directory are written together, in batches of
     /// which each takes effect as a whole: each file is seen with all of its content and attributes
     /// or not at all, also after a crash. Missing directories are made. What is larger than a batch
-    /// (1 MiB on a mount, 4 MiB in an image) is written beside its place, under a name that begins
+    /// (2 MiB on a mount, 4 MiB in an image) is written beside its place, under a name that begins
     /// with `.espalier-`, and renamed to it.
     ///
     /// # Errors

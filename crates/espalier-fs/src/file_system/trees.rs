@@ -14,7 +14,7 @@ use crate::tree_ops::diff::{Recall, TreeDiff};
 use crate::tree_ops::list::TreeEntry;
 use crate::tree_ops::remove::{self, Remains};
 use crate::tree_ops::{change, clone, diff, list, nodes_below, space};
-use crate::volume::change_journal::ChangeWaiter;
+use crate::volume::change_journal::{ChangeWaiter, Knowledge};
 use std::sync::Arc;
 
 /// Memory for names while the owner of a snapshot is checked.
@@ -201,7 +201,8 @@ impl FileSystem {
     /// answer, in time that grows with what was changed. Files that were changed during the last
     /// second may be told again. Any other token, like an empty one, is answered with "everything";
     /// so is the first question about a directory after the volume was opened, and the second.
-    /// A token stays good in a clone of the directory, and when the directory moves.
+    /// A token stays good in a clone of the directory, and when the directory moves, for a reader
+    /// that keeps what it knows in the directory, as git its index.
     ///
     /// # Errors
     /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
@@ -209,23 +210,25 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// not everything in it is the caller's own; of the store.
     pub fn changed_paths(&self, node: NodeId, token: &[u8], caller: &Caller) -> Result<ChangedPaths> {
-        changes::changed_paths(&self.names, node, token, caller, None)
+        changes::changed_paths(&self.names, node, (token, Knowledge::OfTree), caller, None)
     }
 
-    /// As [`FileSystem::changed_paths`]; if there is nothing to tell (no paths, and not
-    /// "everything"), `waiter` is woken once by the next change there, and perhaps by another one:
-    /// so the caller asks again then. The file system does not keep the waiter.
+    /// As [`FileSystem::changed_paths`], for a reader that knows a place and not a tree: what was
+    /// there when the token was given out, and is elsewhere now, answers no longer for it. If there
+    /// is nothing to tell (no paths, and not "everything"), `waiter` is woken once by the next
+    /// change there, and perhaps by another one: so the caller asks again then. The file system does
+    /// not keep the waiter.
     ///
     /// # Errors
     /// As for [`FileSystem::changed_paths`].
-    pub fn changed_paths_or_wait(
+    pub(crate) fn changed_at_place(
         &self,
         node: NodeId,
         token: &[u8],
         caller: &Caller,
-        waiter: &Arc<dyn ChangeWaiter>,
+        waiter: Option<&Arc<dyn ChangeWaiter>>,
     ) -> Result<ChangedPaths> {
-        changes::changed_paths(&self.names, node, token, caller, Some(waiter))
+        changes::changed_paths(&self.names, node, (token, Knowledge::OfPlace), caller, waiter)
     }
 
     /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.

@@ -162,7 +162,7 @@ impl<'a> At<'a> {
 
     /// Names where the path begins among those that are in use; `None`: with a slash.
     pub(crate) fn beginning(&self) -> Option<PlaceAddress> {
-        self.base.map(PathPlace::address)
+        self.base.filter(|_| self.path.first() != Some(&b'/')).map(PathPlace::address)
     }
 }
 

@@ -108,14 +108,15 @@ impl PathCaller {
     }
 
     /// Tells what was changed below a directory since `token` was given out, as
-    /// [`FileSystem::changed_paths`](crate::FileSystem::changed_paths) does.
+    /// [`FileSystem::changed_paths`](crate::FileSystem::changed_paths) does, for a reader that
+    /// keeps what it knows elsewhere: a token is good while the directory is the one at this path.
     ///
     /// # Errors
     /// Those of that call; [`FsErrorKind::ReadOnly`] in snapshots.
     pub fn changed_paths<'a>(&self, path: impl Into<At<'a>>, token: &[u8]) -> Result<ChangedPaths> {
         let directory = self.watched(path.into())?;
         let hold = watchable(&directory)?;
-        hold.fs().changed_paths(hold.node.id, token, &self.owner())
+        hold.fs().changed_at_place(hold.node.id, token, &self.owner(), None)
     }
 
     /// As [`PathCaller::changed_paths`]; if there is nothing to tell (no paths, and not
@@ -136,7 +137,7 @@ impl PathCaller {
             let hold = watchable(&directory)?;
             #[cfg(test)]
             BEFORE_ASKED.take().into_iter().for_each(|happen| happen());
-            let changed = hold.fs().changed_paths_or_wait(hold.node.id, token, &self.owner(), waiter)?;
+            let changed = hold.fs().changed_at_place(hold.node.id, token, &self.owner(), Some(waiter))?;
             if changed.everything || !changed.paths.is_empty() {
                 return Ok(changed);
             }

@@ -6,7 +6,7 @@ use crate::model::error::Result;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::tree_ops::diff::path_below;
-use crate::volume::change_journal::{ChangeWaiter, Changed};
+use crate::volume::change_journal::{ChangeWaiter, Changed, Knowledge};
 use std::sync::Arc;
 
 /// What was changed below a directory since an instant.
@@ -44,7 +44,7 @@ impl ChangedPaths {
 pub(crate) fn changed_paths(
     namespace: &Namespace,
     node: NodeId,
-    token: &[u8],
+    token: (&[u8], Knowledge),
     caller: &Caller,
     waiter: Option<&Arc<dyn ChangeWaiter>>,
 ) -> Result<ChangedPaths> {

@@ -18,7 +18,11 @@
 //!    new place gets a *fork*: a watch with a number of its own, the notes so far, and the numbers
 //!    of its ancestors, each good up to the instant of the fork. A prefix that is removed or
 //!    overwritten loses its watch.
-//! 5. A token is accepted if its watch is this one, or an ancestor at an instant before the fork,
+//! 5. What a reader knows goes along with the tree, as git's index does, or stays with the place
+//!    ([`Knowledge`]). A reader of the second kind may know more of the place than its token says.
+//!    So a place that has lost a watch remembers the watch's number: from such a reader it takes no
+//!    token of that one any more, by which a clone of what was there would pass for it.
+//! 6. A token is accepted if its watch is this one, or an ancestor at an instant before the fork,
 //!    and all notes since then are kept. In every other case, after a remount, say, the answer is
 //!    "everything".
 //!
@@ -58,10 +62,23 @@ const MAX_WATCHES: usize = 1 << 16;
 const MAX_NOTES: usize = 1 << 18;
 /// Changes of files with several names that are kept, counted in the same way.
 const MAX_LINKED: usize = 1 << 14;
+/// Link areas of which changes are kept.
+const MAX_AREAS: usize = 1 << 16;
+/// Watches of which places remember that they had them.
+const MAX_LOST: usize = 1 << 16;
 /// Ancestors whose tokens a fork accepts.
 const MAX_ANCESTORS: usize = 16;
 /// What tokens begin with.
 const TOKEN_START: &str = "espalier:1";
+
+/// What the knowledge of a reader is of, which asks with a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Knowledge {
+    /// A tree: what the reader keeps lies in it, and is cloned and moved with it.
+    OfTree,
+    /// A place: what the reader keeps lies elsewhere.
+    OfPlace,
+}
 
 /// What was changed below a directory since a token was given out.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -94,6 +111,9 @@ struct Watches {
     linked: BTreeMap<Vec<u8>, Layers>,
     /// Since when `linked` is complete.
     linked_since: u64,
+    /// By content prefix: the numbers of the watches that the place has lost; and how many.
+    lost: BTreeMap<Vec<u8>, Vec<u64>>,
+    lost_count: usize,
     /// The newest sequence number.
     last: u64,
     /// The notes of all watches, and those of link areas.
@@ -150,12 +170,12 @@ impl ChangeJournal {
     pub(crate) fn changed(
         &self,
         prefix: &[u8],
-        token: &[u8],
+        (token, knowledge): (&[u8], Knowledge),
         now: Duration,
         waiter: Option<&Arc<dyn ChangeWaiter>>,
     ) -> Option<Changed> {
         let mut watches = self.watches.lock();
-        let changed = watches.changed(prefix, token, now)?;
+        let changed = watches.changed(prefix, (token, knowledge), now)?;
         if let Some(waiter) = waiter.filter(|_| !changed.everything && changed.paths.is_empty()) {
             watches.waiters.add(prefix, waiter);
         }
@@ -265,7 +285,7 @@ impl Watches {
     }
 
     fn note_gone(&mut self, range: &KeyRange, now: u64) {
-        drop_keys(&mut self.all, range);
+        self.drop_watches(range);
         drop_keys(&mut self.linked, range);
         // In a link area only files without a name are deleted by ranges.
         let directory = common_directory(range);
@@ -297,7 +317,7 @@ impl Watches {
         if let (Some(area), Some(copy)) = (whole_area(source), whole_area(destination)) {
             linked.extend(self.linked.get_mut(area).map(|notes| (copy.to_vec(), notes.fork())));
         }
-        drop_keys(&mut self.all, &to);
+        self.drop_watches(&to);
         drop_keys(&mut self.linked, &to);
         self.linked.extend(linked);
         if !is_in_area(destination) {
@@ -310,12 +330,30 @@ impl Watches {
         self.all.extend(forks);
     }
 
+    /// Drops the watches in a range, and remembers where they were.
+    fn drop_watches(&mut self, range: &KeyRange) {
+        for (prefix, watch) in drop_keys(&mut self.all, range) {
+            self.lose(prefix, watch.id);
+        }
+    }
+
+    fn lose(&mut self, prefix: Vec<u8>, id: u64) {
+        self.lost.entry(prefix).or_default().push(id);
+        self.lost_count += 1;
+    }
+
     /// Drops what is too much. The answers to tokens that need it will be "everything"; returns
     /// what may wait for that.
     fn trim(&mut self) -> Woken {
-        if self.linked_notes.get() > MAX_LINKED {
+        if self.linked_notes.get() > MAX_LINKED || self.linked.len() > MAX_AREAS {
             self.linked.clear();
             self.linked_since = self.last;
+        }
+        if self.lost_count > MAX_LOST {
+            // Watches that are gone have no further forks: without ancestors no fork accepts them.
+            self.lost.clear();
+            self.lost_count = 0;
+            self.all.values_mut().for_each(|watch| watch.ancestors.clear());
         }
         if self.all.len() <= MAX_WATCHES && self.notes.get() <= MAX_NOTES {
             return Woken::default();
@@ -327,19 +365,31 @@ impl Watches {
             if self.all.len() <= MAX_WATCHES / 2 && self.notes.get() <= MAX_NOTES / 2 {
                 break;
             }
-            self.all.remove(&prefix);
+            if let Some(watch) = self.all.remove(&prefix) {
+                self.lose(prefix, watch.id);
+            }
         }
         self.waiters.all()
     }
 
-    fn changed(&mut self, prefix: &[u8], token: &[u8], now: Duration) -> Option<Changed> {
+    fn changed(
+        &mut self,
+        prefix: &[u8],
+        (token, knowledge): (&[u8], Knowledge),
+        now: Duration,
+    ) -> Option<Changed> {
         let now = self.tick(now);
+        let is_lost = knowledge == Knowledge::OfPlace
+            && self
+                .lost
+                .get(prefix)
+                .is_some_and(|lost| parse_token(token).is_some_and(|(id, _)| lost.contains(&id)));
         let watch = self.all.get_mut(prefix)?;
         watch.asked = now;
         let next = now.saturating_sub(GRACE).max(watch.since.saturating_sub(1));
         let exact = token_text(watch.id, now);
         let mut changed = Changed { token: token_text(watch.id, next), exact, ..Changed::default() };
-        let accepted = watch.accepted(token).filter(|since| *since >= self.linked_since);
+        let accepted = watch.accepted(token).filter(|since| *since >= self.linked_since && !is_lost);
         let Some(paths) = accepted.and_then(|since| watch.notes.paths_since(since)) else {
             changed.everything = true;
             return Some(changed);
@@ -417,15 +467,13 @@ fn whole_area(files: &[u8]) -> Option<&[u8]> {
     files.strip_suffix(&[layout::ENTRY]).filter(|area| is_in_area(area) && directories(area) == *area)
 }
 
-/// Removes the keys of a range.
-fn drop_keys<V>(all: &mut BTreeMap<Vec<u8>, V>, range: &KeyRange) {
+/// Removes the keys of a range; gives them.
+fn drop_keys<V>(all: &mut BTreeMap<Vec<u8>, V>, range: &KeyRange) -> Vec<(Vec<u8>, V)> {
     if range.is_empty() {
-        return;
+        return Vec::new();
     }
     let keys: Vec<Vec<u8>> = all.range::<[u8], _>(bounds(range)).map(|(key, _)| key.clone()).collect();
-    for key in keys {
-        all.remove(&key);
-    }
+    keys.into_iter().filter_map(|key| all.remove_entry(&key)).collect()
 }
 
 #[cfg(test)]

@@ -146,6 +146,7 @@ fn open(caller: &PathCaller, at: At<'_>, how: &Opening, with_numbers: bool) -> R
         truncate: how.truncate,
         directory: how.directory && how.create.is_none(),
         stay: how.stay,
+        would_create: false,
     };
     let file = caller.open(at, &how)?;
     if file.stat()?.kind == FileKind::Directory {

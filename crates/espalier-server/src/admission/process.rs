@@ -107,11 +107,22 @@ impl Process {
             .map_err(|error| Failure::new(libc::EACCES, format!("{name} of the process: {error}")))
     }
 
-    /// The same, or nothing where the kernel has no such file, or does not fill it.
+    /// The profile by which AppArmor confines it; empty where there is no AppArmor.
     ///
     /// # Errors
-    /// It is there and cannot be read.
-    pub(super) fn read_if_there(&self, name: &str) -> Outcome<Vec<u8>> {
+    /// It cannot be read.
+    pub(super) fn profile(&self) -> Outcome<Vec<u8>> {
+        let own = self.read_if_there("attr/apparmor/current")?;
+        let is_on = || std::fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|on| on == b"Y\n");
+        match own.is_empty() && is_on() {
+            // Linux before 5.8.
+            true => self.read_if_there("attr/current"),
+            false => Ok(own),
+        }
+    }
+
+    /// A file that `/proc` may have of it; nothing where the kernel does not fill it.
+    fn read_if_there(&self, name: &str) -> Outcome<Vec<u8>> {
         match std::fs::read(self.directory.join(name)) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => Ok(Vec::new()),
             Err(error) => Err(Failure::new(libc::EACCES, format!("{name} of the process: {error}"))),

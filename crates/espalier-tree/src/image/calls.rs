@@ -366,7 +366,8 @@ fn write_large(caller: &PathCaller, new: &NewItem<'_>, how: WriteFlags) -> Resul
     // It gets a mode of its own at the end, when all of it is there: by then its owner may write.
     let mode = file.mode.map(|_| 0o600);
     let first = WriteItem { path: &beside, content: b"", mode, ..*file };
-    let empty = NewItem { file: first, sparse: None, ..*new };
+    let none = espalier_client::Xattrs::default();
+    let empty = NewItem { file: first, sparse: None, xattrs: none.list(), ..*new };
     let mut made = Ok(());
     let fs_how = WriteHow { replace: true, directories: how.directories };
     let first = NewFile::of(&empty);

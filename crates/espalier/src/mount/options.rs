@@ -248,7 +248,7 @@ pub(super) fn split(list: &str) -> impl Iterator<Item = &str> {
 /// The options in `asked` by which a server started with `running` would differ. Those that the
 /// kernel keeps with the mount are not among them.
 pub(super) fn differing<'a>(asked: &'a str, running: &str) -> Vec<&'a str> {
-    const KEPT_BY_KERNEL: [&str; 14] = [
+    const KEPT_BY_KERNEL: [&str; 15] = [
         "ro",
         "rw",
         "suid",
@@ -263,11 +263,16 @@ pub(super) fn differing<'a>(asked: &'a str, running: &str) -> Vec<&'a str> {
         "nofail",
         "fail",
         "nonempty",
+        "nononempty",
     ];
     let mut server = Settings::default();
     for option in split(running) {
         // The server has read them before.
         let _ = server.apply(option);
+    }
+    let mut all = server.clone();
+    if split(asked).all(|option| all.apply(option).is_ok()) && format!("{all:?}") == format!("{server:?}") {
+        return Vec::new();
     }
     let differs = |option: &&str| {
         let mut changed = server.clone();
@@ -317,6 +322,7 @@ mod tests {
                 .eq(&["noprefetch"])
         );
         assert_eq!(differing("commit=1,cache=2G,transport=auto", running), ["commit=1", "cache=2G"]);
+        assert_eq!(differing("threads=4,cache=1G,writeback,threads=auto", running), [""; 0]);
     }
 
     #[test]

@@ -26,13 +26,18 @@ fn watched() -> (ChangeJournal, String) {
     let journal = ChangeJournal::new();
     assert!(journal.plan(&Batch::new()).is_none());
     let first = journal.watch(b"w\x01", 7, SECOND);
-    let second = journal.changed(b"w\x01", first.token.as_bytes(), 5 * SECOND, None).expect("watched");
+    let second =
+        journal.changed(b"w\x01", of_tree(first.token.as_bytes()), 5 * SECOND, None).expect("watched");
     assert!(first.everything && second.everything);
     (journal, second.token)
 }
 
+fn of_tree(token: &[u8]) -> (&[u8], Knowledge) {
+    (token, Knowledge::OfTree)
+}
+
 fn paths(journal: &ChangeJournal, prefix: &[u8], token: &str, now: Duration) -> Vec<String> {
-    let changed = journal.changed(prefix, token.as_bytes(), now, None).expect("watched");
+    let changed = journal.changed(prefix, of_tree(token.as_bytes()), now, None).expect("watched");
     assert!(!changed.everything);
     changed.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
 }
@@ -44,10 +49,13 @@ fn what_is_told_is_told_again_for_a_second() {
     touch(&journal, 10 * SECOND, b"elsewhere\x01\0a");
     touch(&journal, 10 * SECOND, b"w\x01.git\x01\0index");
     assert_eq!(paths(&journal, b"w\x01", &token, 10 * SECOND), [".git/index", "d/a"]);
-    let soon =
-        journal.changed(b"w\x01", token.as_bytes(), 10 * SECOND + SECOND / 2, None).expect("watched").token;
+    let soon = journal
+        .changed(b"w\x01", of_tree(token.as_bytes()), 10 * SECOND + SECOND / 2, None)
+        .expect("watched")
+        .token;
     assert_eq!(paths(&journal, b"w\x01", &soon, 12 * SECOND), [".git/index", "d/a"]);
-    let later = journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND, None).expect("watched").token;
+    let later =
+        journal.changed(b"w\x01", of_tree(token.as_bytes()), 12 * SECOND, None).expect("watched").token;
     assert_eq!(paths(&journal, b"w\x01", &later, 13 * SECOND), Vec::<String>::new());
 }
 
@@ -56,7 +64,7 @@ fn a_move_takes_the_watch_along() {
     let (journal, token) = watched();
     touch(&journal, 10 * SECOND, b"w\x01\0a");
     commit(&journal, 11 * SECOND, |batch| batch.move_range(INDEX, b"w\x01", b"v\x01"));
-    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND, None), None);
+    assert_eq!(journal.changed(b"w\x01", of_tree(token.as_bytes()), 12 * SECOND, None), None);
     assert_eq!(paths(&journal, b"v\x01", &token, 12 * SECOND), ["a"]);
     touch(&journal, 13 * SECOND, b"v\x01\0b");
     assert_eq!(paths(&journal, b"v\x01", &token, 14 * SECOND), ["a", "b"]);
@@ -69,9 +77,11 @@ fn a_change_of_a_tree_around_is_everything_and_one_below_a_path() {
     commit(&journal, 10 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01e\x01")));
     assert_eq!(paths(&journal, b"w\x01", &token, 11 * SECOND), ["d/", "e/"]);
     journal.note_tree(b"w\x01", 12 * SECOND);
-    assert!(journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND, None).expect("watched").everything);
+    assert!(
+        journal.changed(b"w\x01", of_tree(token.as_bytes()), 13 * SECOND, None).expect("watched").everything
+    );
     commit(&journal, 14 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::all()));
-    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 15 * SECOND, None), None);
+    assert_eq!(journal.changed(b"w\x01", of_tree(token.as_bytes()), 15 * SECOND, None), None);
 }
 
 #[test]
@@ -87,7 +97,7 @@ fn many_changes_are_gathered_and_none_is_lost() {
     for number in 0..40_000 {
         touch(&journal, 12 * SECOND, format!("w\x01\0f{number}").as_bytes());
     }
-    let all = journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND, None).expect("watched");
+    let all = journal.changed(b"w\x01", of_tree(token.as_bytes()), 13 * SECOND, None).expect("watched");
     assert!(all.everything);
     touch(&journal, 20 * SECOND, b"w\x01\0b");
     let told = paths(&journal, b"w\x01", &all.token.replace(":12000000000", ":15000000000"), 21 * SECOND);
@@ -102,13 +112,13 @@ fn files_of_link_areas_are_told_by_number() {
     touch(&journal, 10 * SECOND, &key(b"w\x01", 4));
     touch(&journal, 10 * SECOND, &key(b"w\x01d\x01", 5));
     touch(&journal, 10 * SECOND, &key(b"elsewhere\x01", 6));
-    let changed = journal.changed(b"w\x01", token.as_bytes(), 11 * SECOND, None).expect("watched");
+    let changed = journal.changed(b"w\x01", of_tree(token.as_bytes()), 11 * SECOND, None).expect("watched");
     let (own, below) = (BTreeSet::from([3, 4]), BTreeSet::from([5]));
     let expected = BTreeMap::from([(b"w\x01".to_vec(), own), (b"w\x01d\x01".to_vec(), below)]);
     assert_eq!((changed.everything, changed.linked), (false, expected));
     // The area goes along with a clone.
     commit(&journal, 12 * SECOND, |batch| batch.clone_range(INDEX, b"w\x01", b"v\x01"));
-    let changed = journal.changed(b"v\x01", token.as_bytes(), 13 * SECOND, None).expect("watched");
+    let changed = journal.changed(b"v\x01", of_tree(token.as_bytes()), 13 * SECOND, None).expect("watched");
     let all: BTreeSet<u64> = changed.linked.into_values().flatten().collect();
     assert_eq!((changed.everything, all), (false, BTreeSet::from([3, 4, 5])));
 }
@@ -140,7 +150,8 @@ fn clones_share_the_notes_so_far() {
     }
     let at = 400 * SECOND;
     for (clone, later) in [("v0\x01", 0), ("v150\x01", 151), ("v299\x01", 300)] {
-        let changed = journal.changed(clone.as_bytes(), token.as_bytes(), at, None).expect("watched");
+        let changed =
+            journal.changed(clone.as_bytes(), of_tree(token.as_bytes()), at, None).expect("watched");
         assert!(!changed.everything);
         assert_eq!(changed.paths.len(), 5001 + later, "{clone}");
         let linked: BTreeSet<u64> = changed.linked.into_values().flatten().collect();
@@ -148,8 +159,12 @@ fn clones_share_the_notes_so_far() {
         // A newer token has less to tell, and what is not needed any more goes.
         let since = token.replace(":4000000000", ":200000000000");
         assert_ne!(since, token);
-        let newer = journal.changed(clone.as_bytes(), since.as_bytes(), at, None).expect("watched");
-        assert!(newer.everything || newer.paths.len() < 5001);
+        let newer = journal.changed(clone.as_bytes(), of_tree(since.as_bytes()), at, None).expect("watched");
+        match clone {
+            "v299\x01" => assert_eq!((newer.everything, newer.paths.len()), (false, 112)),
+            // The number is that of the original, and the clone was made before the instant.
+            _ => assert!(newer.everything),
+        }
     }
     for clone in 0..300 {
         let copy = format!("v{clone}\x01");
@@ -158,6 +173,42 @@ fn clones_share_the_notes_so_far() {
     commit(&journal, at, |batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01")));
     let watches = journal.watches.lock();
     assert_eq!((watches.all.len(), watches.notes.get(), watches.linked_notes.get()), (0, 0, 0));
+}
+
+/// A reader of a place knows what was there, also what its token does not say.
+#[test]
+fn what_comes_to_a_place_does_not_pass_for_what_was_there() {
+    let exchange = |journal: &ChangeJournal| {
+        commit(journal, 13 * SECOND, |batch| {
+            batch.move_range(INDEX, b"w\x01", b"aside\x01");
+            batch.move_range(INDEX, b"v\x01", b"w\x01");
+            batch.move_range(INDEX, b"aside\x01", b"v\x01");
+        });
+    };
+    let replace = |journal: &ChangeJournal| {
+        commit(journal, 13 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01")));
+        commit(journal, 13 * SECOND, |batch| batch.move_range(INDEX, b"v\x01", b"w\x01"));
+    };
+    for comes in [&exchange as &dyn Fn(&ChangeJournal), &replace] {
+        let (journal, token) = watched();
+        commit(&journal, 11 * SECOND, |batch| batch.clone_range(INDEX, b"w\x01", b"v\x01"));
+        assert_eq!(paths(&journal, b"v\x01", &token, 12 * SECOND), Vec::<String>::new());
+        // The reader of w/ sees this, and asks only later.
+        touch(&journal, 12 * SECOND, b"w\x01\0p");
+        comes(&journal);
+        let asked = (token.as_bytes(), Knowledge::OfPlace);
+        let changed = journal.changed(b"w\x01", asked, 14 * SECOND, None).expect("watched");
+        assert!(changed.everything);
+        // An index that came along does not know it.
+        assert_eq!(paths(&journal, b"w\x01", &token, 14 * SECOND), Vec::<String>::new());
+    }
+    // At a place that has lost nothing the tokens of the original are good.
+    let (journal, token) = watched();
+    commit(&journal, 11 * SECOND, |batch| batch.clone_range(INDEX, b"w\x01", b"aside\x01"));
+    commit(&journal, 12 * SECOND, |batch| batch.move_range(INDEX, b"aside\x01", b"v\x01"));
+    let asked = (token.as_bytes(), Knowledge::OfPlace);
+    let changed = journal.changed(b"v\x01", asked, 13 * SECOND, None).expect("watched");
+    assert_eq!((changed.everything, changed.paths.len()), (false, 0));
 }
 
 /// The files of an area above what is cloned go along, too.
@@ -170,7 +221,7 @@ fn a_clone_takes_the_files_of_an_area_above() {
         batch.clone_range(INDEX, b"w\x01", b"v\x01");
         batch.clone_range(INDEX, &files(b""), &files(b"v\x01"));
     });
-    let changed = journal.changed(b"v\x01", token.as_bytes(), 12 * SECOND, None).expect("watched");
+    let changed = journal.changed(b"v\x01", of_tree(token.as_bytes()), 12 * SECOND, None).expect("watched");
     let own = BTreeMap::from([(b"v\x01".to_vec(), BTreeSet::from([3]))]);
     assert_eq!((changed.everything, changed.linked), (false, own));
 }
@@ -183,7 +234,7 @@ fn watches_are_bounded() {
     }
     assert!(journal.watches.lock().all.len() <= MAX_WATCHES);
     // The one that was not asked about for the longest time is gone.
-    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 21 * SECOND, None), None);
+    assert_eq!(journal.changed(b"w\x01", of_tree(token.as_bytes()), 21 * SECOND, None), None);
 }
 
 /// Counts how often it was woken.
@@ -208,7 +259,7 @@ fn an_exact_token_is_good_at_once_and_tells_each_change_once() {
     let first = journal.watch(b"w\x01", 7, SECOND);
     assert_eq!(paths(&journal, b"w\x01", &first.exact, SECOND), Vec::<String>::new());
     touch(&journal, SECOND, b"w\x01\0a");
-    let told = journal.changed(b"w\x01", first.exact.as_bytes(), SECOND, None).expect("watched");
+    let told = journal.changed(b"w\x01", of_tree(first.exact.as_bytes()), SECOND, None).expect("watched");
     assert_eq!(told.paths, [b"a"]);
     assert_eq!(paths(&journal, b"w\x01", &told.exact, SECOND), Vec::<String>::new());
 }
@@ -218,10 +269,11 @@ fn a_waiter_is_woken_once_by_what_concerns_its_directory() {
     let (journal, _) = watched();
     let count = Arc::new(Count::default());
     let waiter: Arc<dyn ChangeWaiter> = count.clone();
-    let mut exact = journal.changed(b"w\x01", b"", 10 * SECOND, None).expect("watched").exact;
+    let mut exact = journal.changed(b"w\x01", of_tree(b""), 10 * SECOND, None).expect("watched").exact;
     let mut wait = |at: u32| {
-        let changed =
-            journal.changed(b"w\x01", exact.as_bytes(), at * SECOND, Some(&waiter)).expect("watched");
+        let changed = journal
+            .changed(b"w\x01", of_tree(exact.as_bytes()), at * SECOND, Some(&waiter))
+            .expect("watched");
         exact = changed.exact;
         changed.paths.len()
     };
@@ -250,16 +302,16 @@ fn a_waiter_is_woken_once_by_what_concerns_its_directory() {
         assert_eq!(count.get(), woken, "at {at}");
         at += 2;
     }
-    assert!(journal.changed(b"w\x01", exact.as_bytes(), 40 * SECOND, None).is_none());
+    assert!(journal.changed(b"w\x01", of_tree(exact.as_bytes()), 40 * SECOND, None).is_none());
 }
 
 #[test]
 fn waiters_that_are_gone_leave_nothing() {
     let (journal, _) = watched();
-    let exact = journal.changed(b"w\x01", b"", 10 * SECOND, None).expect("watched").exact;
+    let exact = journal.changed(b"w\x01", of_tree(b""), 10 * SECOND, None).expect("watched").exact;
     for _ in 0..1000 {
         let waiter: Arc<dyn ChangeWaiter> = Arc::new(Count::default());
-        assert!(journal.changed(b"w\x01", exact.as_bytes(), 11 * SECOND, Some(&waiter)).is_some());
+        assert!(journal.changed(b"w\x01", of_tree(exact.as_bytes()), 11 * SECOND, Some(&waiter)).is_some());
     }
     assert_eq!(journal.watches.lock().waiters.len(), 1);
     touch(&journal, 12 * SECOND, b"w\x01\0a");
