@@ -213,11 +213,11 @@ impl FileSystem {
         changes::changed_paths(&self.names, node, (token, Knowledge::OfTree), caller, None)
     }
 
-    /// As [`FileSystem::changed_paths`], for a reader that knows a place and not a tree: what was
-    /// there when the token was given out, and is elsewhere now, answers no longer for it. If there
-    /// is nothing to tell (no paths, and not "everything"), `waiter` is woken once by the next
-    /// change there, and perhaps by another one: so the caller asks again then. The file system does
-    /// not keep the waiter.
+    /// As [`FileSystem::changed_paths`], for a reader that knows a place and not a tree: a token is
+    /// no longer good when what was there has gone, wherever it is now. If there is nothing to tell
+    /// (no paths, and not "everything"), `waiter` is woken once by the next change there, and
+    /// perhaps by another one: so the caller asks again then. The file system does not keep the
+    /// waiter.
     ///
     /// # Errors
     /// As for [`FileSystem::changed_paths`].
