@@ -30,9 +30,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-#[cfg(test)]
-mod tests;
-
 /// Bytes that are copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -289,3 +286,6 @@ impl Device for Source {
         self.device.discard(offset, length)
     }
 }
+
+#[cfg(test)]
+mod tests;
