@@ -23,6 +23,9 @@ use bytes::Bytes;
 use std::fmt::{self, Debug};
 use std::ops::Range;
 
+/// The object that names everything else.
+pub(crate) const ROOT_NAME: &str = "root";
+
 /// What a server says about one state of an object: different for other bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);

@@ -36,8 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The object that names everything else.
-pub(crate) const ROOT_NAME: &str = "root";
+pub(crate) use crate::bucket::ROOT_NAME;
 
 /// Requests of one call that are under way at a time.
 pub(crate) const PARALLEL_REQUESTS: usize = 16;
@@ -129,6 +128,8 @@ struct Patience {
     for_put: bool,
     /// Without end, for now, if there is none.
     until: Option<Duration>,
+    /// When the first attempt began, which the time does not count: it may take longer.
+    began: Option<Duration>,
     pause: Duration,
     /// When the log says that it is waited for.
     told_at: Duration,
@@ -390,7 +391,8 @@ impl Requests {
     fn patience(&self, for_put: bool) -> Patience {
         let now = self.environment.monotonic();
         let until = self.budget_now(for_put).map(|budget| now + budget);
-        Patience { for_put, until, pause: FIRST_PAUSE, told_at: now + OTHER_BUDGET }
+        let began = Some(now);
+        Patience { for_put, until, began, pause: FIRST_PAUSE, told_at: now + OTHER_BUDGET }
     }
 
     /// How long a request is repeated from now on; without end if there is no budget.
@@ -433,6 +435,9 @@ impl Requests {
         let mut pause = half + random;
         if failure.kind == FailureKind::Throttled {
             pause *= THROTTLED_FACTOR;
+        }
+        if let (Some(began), Some(until)) = (patience.began.take(), &mut patience.until) {
+            *until += self.environment.monotonic().saturating_sub(began);
         }
         // It began when it could wait without end: may it still?
         if patience.until.is_none() {

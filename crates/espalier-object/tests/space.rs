@@ -222,16 +222,22 @@ fn orphans_of_a_writer_that_died_are_found_and_deleted() {
 fn objects_of_a_probe_that_died_are_found_and_deleted() {
     let bench = Bench::new(4, options());
     let name = "probe/0123456789abcdef-contested";
-    let put = Request::Put { name: name.into(), body: Vec::new(), condition: Condition::None };
-    bench.bucket.call(put).unwrap();
+    // What lies there beside it is none of the store's.
+    let foreign = ["probe/0123456789abcdef-contested.csv", "probe/run1.csv"];
+    for name in foreign.iter().chain([&name]) {
+        let put = Request::Put { name: (*name).into(), body: Vec::new(), condition: Condition::None };
+        bench.bucket.call(put).unwrap();
+    }
     let check = || check_objects(bench.bucket.clone(), &bench.environment, &bench.options, false).unwrap();
     let report = check();
-    assert!(report.is_sound() && report.strangers.is_empty(), "{report:?}");
+    assert!(report.is_sound() && report.strangers == foreign, "{report:?}");
     assert_eq!((report.orphans, report.old_orphans), (vec![(name.to_owned(), 0)], Vec::new()));
     bench.pass(25 * 3600);
     bench.device.step().unwrap();
     let report = check();
     assert_eq!(report.old_orphans, [name]);
-    bench.device.delete_orphans(&report.old_orphans).unwrap();
-    assert!(check().orphans.is_empty());
+    let all: Vec<String> = report.old_orphans.iter().cloned().chain(foreign.map(String::from)).collect();
+    bench.device.delete_orphans(&all).unwrap();
+    let report = check();
+    assert!(report.orphans.is_empty() && report.strangers == foreign, "{report:?}");
 }

@@ -53,6 +53,13 @@ impl Backing {
         }
     }
 
+    /// What is made durable from now on has a minute for each request to a store that is away.
+    pub(crate) fn begin_close(&self) {
+        if let Self::Object(device) = self {
+            device.object().begin_close();
+        }
+    }
+
     /// Makes everything durable and gives the lease of an object store back, so that the next
     /// writer does not wait; nothing is written from then on. Does nothing for a file, whose lock
     /// ends with the last user.

@@ -122,7 +122,8 @@ fn copy(source: &Source, target: &dyn Device, resume: bool) -> Result<u64> {
     let mut last = SUPERBLOCKS.to_vec();
     last.push(blocks - 1);
     let used = source.used(blocks);
-    if resume {
+    // A copy of this very state stays a store.
+    if resume && !has_same(source, target, &last)? {
         let zeros = AlignedBuf::zeroed(BLOCK);
         for block in &last {
             target.write_at(block * BLOCK as u64, &[&zeros])?;
@@ -154,11 +155,24 @@ fn copy(source: &Source, target: &dyn Device, resume: bool) -> Result<u64> {
     target.sync()?;
     // Those that are zeros need not be written: in the target they are zeros already.
     for block in last {
-        copied += copy_range(source, target, block..block + 1, false)?;
+        copied += copy_range(source, target, block..block + 1, resume)?;
     }
     target.sync()?;
     bar.finish_and_clear();
     Ok(copied)
+}
+
+/// True if the blocks of two devices are equal.
+fn has_same(source: &Source, target: &dyn Device, blocks: &[u64]) -> Result<bool> {
+    let (mut one, mut other) = (AlignedBuf::zeroed(BLOCK), AlignedBuf::zeroed(BLOCK));
+    for block in blocks {
+        source.read_at(block * BLOCK as u64, &mut one)?;
+        target.read_at(block * BLOCK as u64, &mut other)?;
+        if one[..] != other[..] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What lies between ranges that follow each other, of so many blocks.

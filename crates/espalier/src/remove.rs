@@ -1,12 +1,14 @@
 //! `espalier rm`: removes trees in one step each. Where that is not allowed, because something
 //! below belongs to another user, it goes down, removes what may be removed, and reports the rest.
-//! What is mounted below stays whole ([`Removal`]).
+//! What is mounted below stays whole, with the directories that lead there ([`Removal`]): a tree
+//! that is removed in one step takes its mounts along.
 //!
 //! The step leaves an empty directory, which rmdir(2) then removes: so watchers of the directory
 //! above hear that the tree was deleted. A crash in between leaves the empty directory.
 
 use crate::args::Remove;
 use crate::control;
+use crate::mounts;
 use crate::place::{self, CALLER, Inside};
 use crate::problem::Exit;
 use crate::ui::{complain, say};
@@ -18,6 +20,7 @@ use rustix::fs::{AtFlags, unlinkat};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -81,12 +84,24 @@ fn remove(path: &Path, force: bool, left: &mut Left, steps: &mut u64) {
         }
         return;
     }
-    match remove_tree(path) {
+    let mounted = match mounted_in(path) {
+        Ok(mounted) => mounted,
+        Err(error) => return left.push((path.into(), format!("{}: {error}", path.display()))),
+    };
+    let one_step = |dir: &File, name: &OsStr| match mounted.is_empty() || !leads_to(dir, name, &mounted)? {
+        true => remove_in_one_step(dir, name),
+        false => Err(std::io::Error::from_raw_os_error(libc::EPERM)),
+    };
+    let (parent, name) = match control::split(path) {
+        Ok(split) => split,
+        Err(error) => return left.push((path.into(), format!("{error:#}"))),
+    };
+    match File::open(parent).and_then(|parent| one_step(&parent, OsStr::from_bytes(&name))) {
         Ok(()) => {}
         // Entry by entry the kernel decides, which knows more of the caller's rights on an idmapped
         // mount.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
-            match Removal::run(path, &remove_in_one_step) {
+            match Removal::run(path, &one_step) {
                 Ok(removal) => {
                     *steps += removal.steps;
                     let why = |path: &Path, error| format!("{:#}", control::explain(error, path));
@@ -99,6 +114,19 @@ fn remove(path: &Path, force: bool, left: &mut Left, steps: &mut u64) {
         }
         Err(error) => left.push((path.into(), format!("{:#}", control::explain(error, path)))),
     }
+}
+
+/// Where something is mounted on a directory and below it, as this process sees it.
+fn mounted_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let place = path.canonicalize()?;
+    let all = mounts::all()?.into_iter().map(|mount| mount.dir);
+    Ok(all.filter(|dir| dir.starts_with(&place)).collect())
+}
+
+/// True if something is mounted on what has this name in a directory, or below that.
+fn leads_to(dir: &File, name: &OsStr, mounted: &[PathBuf]) -> std::io::Result<bool> {
+    let place = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?.join(name);
+    Ok(mounted.iter().any(|point| point.starts_with(&place)))
 }
 
 /// Removes a file, or a tree in one step.

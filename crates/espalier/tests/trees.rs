@@ -67,6 +67,30 @@ fn what_is_mounted_below_a_tree_is_not_removed_with_it() {
     place.remount();
 }
 
+/// A tree that is all the caller's own would go in one step, and the mount with it.
+#[test]
+fn what_is_mounted_below_an_own_tree_stays() {
+    let place = Place::mounted("1G");
+    let at = |path: &str| place.dir.join(path);
+    for path in ["t/plain/deep", "t/d/cache", "u"] {
+        fs::create_dir_all(at(path)).unwrap();
+        fs::write(at(path).join("below"), "x").unwrap();
+    }
+    for point in ["t/d/cache", "u"] {
+        run(Command::new("mount").args(["-t", "tmpfs", "espalier-test"]).arg(at(point)));
+        fs::write(at(point).join("file"), "x").unwrap();
+    }
+    let removed = espalier(&["rm".as_ref(), at("t").as_os_str(), at("u").as_os_str()]);
+    let are_whole = ["t/d/cache", "u"].map(|point| at(point).join("file").exists());
+    for point in ["t/d/cache", "u"] {
+        run(Command::new("umount").arg(at(point)));
+    }
+    assert_eq!(are_whole, [true, true], "{removed:?}");
+    removed.refused(1, &["something is mounted there"]);
+    assert!(!at("t/plain").exists() && at("t/d/cache/below").exists() && at("u/below").exists());
+    espalier(&["rm".as_ref(), at("t").as_os_str(), at("u").as_os_str()]).ok();
+}
+
 /// The numbers of everything below, hard links once.
 fn numbers(root: &Path) -> HashSet<u64> {
     let text = run(Command::new("find").arg(root).args(["-printf", "%i\n"]));

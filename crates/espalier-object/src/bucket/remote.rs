@@ -15,8 +15,8 @@ use super::failures::failure;
 use super::services::{self, Versions};
 use super::uploads::{Took, Uploads};
 use super::{
-    Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, Reply, Request, Ticket, Version,
-    directory,
+    Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, ROOT_NAME, Reply, Request, Ticket,
+    Version, directory,
 };
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
@@ -297,6 +297,8 @@ fn moved_bytes(request: &Request) -> u64 {
         Request::Get { range: Some(range), .. } => range.end.saturating_sub(range.start),
         // Lists of many objects come in many parts.
         Request::List { .. } => 256 << 20,
+        // It is read while others wait for it, and has some hundred KiB.
+        Request::Get { range: None, name } if name == ROOT_NAME => 1 << 20,
         Request::Get { range: None, .. } => 16 << 20,
         _ => 0,
     }

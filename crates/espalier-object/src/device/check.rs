@@ -192,6 +192,10 @@ impl ObjectDevice {
         }
         let now = requests.read_root()?.map_or(0, |(_, facts, _)| facts.modified);
         for ObjectFacts { name, bytes, modified, .. } in listed {
+            if !probe::is_name(&name) {
+                report.strangers.push(name);
+                continue;
+            }
             if now.saturating_sub(modified) > LONGEST_PROBE_MS {
                 report.old_orphans.push(name.clone());
             }
@@ -211,10 +215,9 @@ impl ObjectDevice {
         let deletes: Vec<String> = {
             let state = inner.state.read();
             let known: BTreeSet<String> = state.objects.iter().map(ObjectEntry::name).collect();
-            let is_probe = |name: &str| name.strip_prefix(probe::FOLDER).is_some_and(|n| n.starts_with('/'));
             let old = |name: &&String| {
                 let is_older = ObjectId::of_name(name).is_some_and(|(id, ..)| id.epoch() < inner.epoch);
-                (is_older || is_probe(name)) && !known.contains(*name)
+                (is_older || probe::is_name(name)) && !known.contains(*name)
             };
             names.iter().filter(old).cloned().collect()
         };

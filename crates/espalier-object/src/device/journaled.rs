@@ -45,7 +45,11 @@ impl Inner {
         loop {
             let mut writer = journal.writer();
             let number = match journal.append(&mut writer, Some((start, buffers))) {
-                Appended::Done(number) | Appended::Failed(number) => number,
+                Appended::Done(number) => number,
+                Appended::Failed(number) => {
+                    self.requests.set_journaled(false);
+                    number
+                }
                 Appended::Full => {
                     drop(writer);
                     self.publish(Scope::Sync)?;
@@ -97,7 +101,10 @@ impl Inner {
                 return Ok(());
             }
             match journal.append(&mut writer, None) {
-                Appended::Done(number) | Appended::Failed(number) => {
+                appended @ (Appended::Done(number) | Appended::Failed(number)) => {
+                    if matches!(appended, Appended::Failed(_)) {
+                        self.requests.set_journaled(false);
+                    }
                     self.state.write().journaled = number;
                     return Ok(());
                 }

@@ -84,6 +84,11 @@ impl ObjectDevice {
         outcome
     }
 
+    /// The last work begins: nothing waits without end for a store that is away any more.
+    pub fn begin_close(&self) {
+        self.inner.requests.end();
+    }
+
     /// Ends the background threads. None puts a root from then on. One that panicked has ended too:
     /// what that leaves half done has latched the device.
     fn stop(&self) {

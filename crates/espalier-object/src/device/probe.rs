@@ -16,6 +16,16 @@ use std::sync::Arc;
 
 /// Where the objects of probes are.
 pub(super) const FOLDER: &str = "probe";
+/// What their names end with.
+const KINDS: [&str; 2] = ["contested", "other"];
+
+/// True for the name of an object that a probe makes. Others may lie in a folder of that name.
+pub(super) fn is_name(name: &str) -> bool {
+    let rest = name.strip_prefix(FOLDER).and_then(|rest| rest.strip_prefix('/'));
+    let is_number = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    rest.and_then(|rest| rest.split_once('-'))
+        .is_some_and(|(number, what)| is_number(number) && KINDS.contains(&what))
+}
 
 /// Puts that race.
 const RACERS: u8 = 8;
@@ -44,7 +54,7 @@ impl Probe {
     /// Begins the first round.
     pub(super) fn begin(requests: &Requests, environment: &Arc<dyn Environment>) -> Self {
         let name = |what: &str| format!("{FOLDER}/{:016x}-{what}", environment.random());
-        let (contested, other) = (name("contested"), name("other"));
+        let (contested, other) = (name(KINDS[0]), name(KINDS[1]));
         let racers = race(requests, &contested, 100, &Condition::Absent);
         let other_put = begin(requests, body(&other, 1, Condition::None));
         Self { contested, other, racers, other_put }

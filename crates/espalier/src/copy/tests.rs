@@ -80,6 +80,23 @@ fn an_older_copy_is_never_left_as_a_mixture() {
     assert!(was_none > 5, "of {nth} changes {was_none} left no store");
 }
 
+/// A copy that is up to date stays a store at any moment of a copy that has nothing to do.
+#[test]
+fn a_copy_of_this_state_stays_a_store() {
+    let original = Arc::new(SimulatedDevice::new(BYTES, 1));
+    Store::format(original.clone(), environment(), &FormatOptions::default()).unwrap();
+    make(&original, "first");
+    let source = source(&original);
+    let there = SimulatedDevice::new(BYTES, 2);
+    copy(&source, &there, false).unwrap();
+    for nth in 0..8 {
+        let target = SimulatedDevice::from_image(there.image(), 3 + nth);
+        target.inject(Fault::PowerOff { nth });
+        let _ = copy(&source, &target, true);
+        assert!(open(Arc::new(target.crash())).is_ok(), "change {nth}");
+    }
+}
+
 #[test]
 fn what_lies_between_ranges_is_all_that_they_lack() {
     let between = |ranges: &[Range<u64>]| -> Vec<(u64, u64)> {

@@ -246,6 +246,7 @@ impl<'a> Server<'a> {
         }
         tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
         let ended = mount.wait();
+        self.backing.begin_close();
         clients.stop();
         starter.ending();
         let finished = match ended {
