@@ -1,9 +1,10 @@
 //! The notes of one watch, or of one link area, in layers that forks share.
 //!
 //! A fork freezes what was noted so far, and both sides go on with a layer of their own: so a
-//! thousand clones of a directory with ten thousand notes hold these notes once. Layers grow
-//! smaller: of two neighbours the older one is more than twice as large, so there are few, and a
-//! note is copied once for each time that the notes double.
+//! thousand clones of a directory with ten thousand notes hold these notes once. A fork merges
+//! neighbours until the older one is more than twice as large as the newer one: so there are few,
+//! and a note is copied once for each time that the notes double. Forgetting may shrink an older
+//! layer between two forks.
 
 use super::notes::Notes;
 use std::sync::Arc;
