@@ -4,18 +4,26 @@
 //! can offer what is there: mounts, snapshots, mount options, paths. A question that cannot be
 //! answered at once is answered with nothing: a completion does not wait for a lock.
 
+mod bash;
+
 use crate::args::Cli;
 use crate::args::mount_options::MOUNT_OPTIONS;
+use crate::files::located::{Located, with_tree};
+use crate::files::tree::Access;
 use crate::mounts;
+use crate::place::{self, Inside};
 use crate::snapshot;
+use bash::Bash;
 use clap::{Command, CommandFactory};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
-use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
+use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
+use espalier_fs::FileKind;
 use espalier_storage::{FileDevice, FileOptions, OpenMode};
 use espalier_workspace::Registry;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// The directory with snapshots, which no listing shows.
@@ -83,6 +91,10 @@ fn command() -> Command {
         ("resize", "source", ArgValueCompleter::new(mount_points_and_paths)),
         ("label", "source", ArgValueCompleter::new(mount_points_and_paths)),
         ("clone", "source", ArgValueCompleter::new(paths)),
+        ("chmod", "paths", ArgValueCompleter::new(paths)),
+        ("chown", "paths", ArgValueCompleter::new(paths)),
+        ("rm", "paths", ArgValueCompleter::new(paths)),
+        ("clone", "destination", ArgValueCompleter::new(paths)),
         ("diff", "old", ArgValueCompleter::new(paths)),
         ("diff", "new", ArgValueCompleter::new(paths)),
         ("du", "paths", ArgValueCompleter::new(paths)),
@@ -205,8 +217,12 @@ fn mount_points_and_paths(current: &OsStr) -> Vec<CompletionCandidate> {
     all
 }
 
-/// Files and directories; also the directory with the snapshots, once it is begun.
+/// Files and directories, also of an image that is not mounted; the directory with the snapshots,
+/// once it is begun.
 fn paths(current: &OsStr) -> Vec<CompletionCandidate> {
+    if let Some(inside) = place::inside(Path::new(current)) {
+        return paths_inside(current.as_bytes(), &inside.image);
+    }
     let mut all = PathCompleter::any().complete(current);
     if let Some(text) = current.to_str() {
         let (dir, name) = text.rsplit_once('/').map_or(("", text), |(dir, name)| (dir, name));
@@ -217,6 +233,43 @@ fn paths(current: &OsStr) -> Vec<CompletionCandidate> {
         }
     }
     all
+}
+
+/// What lies in an image, behind `IMAGE:`. Names that begin with a dot are offered once the dot is
+/// there.
+fn paths_inside(current: &[u8], image: &Path) -> Vec<CompletionCandidate> {
+    let path = image.as_os_str().len() + 1;
+    let begin = current[path..].iter().rposition(|byte| *byte == b'/').map_or(path, |slash| path + slash + 1);
+    let (lead, begun) = current.split_at(begin);
+    let Some(Inside { names, .. }) = place::inside(Path::new(OsStr::from_bytes(lead))) else {
+        return Vec::new();
+    };
+    let listed = if names.last().is_some_and(|name| name == SNAPSHOTS_DIR.as_bytes()) {
+        let above = Inside { image: image.into(), names: names[..names.len() - 1].to_vec() };
+        snapshots_of(Path::new(&above.to_string()))
+            .into_iter()
+            .map(|name| (name.into_bytes(), true))
+            .collect()
+    } else if is_free(image) {
+        let place = Located::Image(Inside { image: image.into(), names });
+        let list = with_tree(&place, Access::Read, |files| Ok(files.list(b"")?));
+        let kind = |(name, attr): (Vec<u8>, espalier_fs::Attr)| (name, attr.kind == FileKind::Directory);
+        list.unwrap_or_default().into_iter().map(kind).collect()
+    } else {
+        Vec::new()
+    };
+    let is_offered =
+        |name: &[u8]| name.starts_with(begun) && (begun.first() == name.first() || name[0] != b'.');
+    let offer = |(name, is_directory): (Vec<u8>, bool)| {
+        let end: &[u8] = if is_directory { b"/" } else { b"" };
+        CompletionCandidate::new(OsString::from_vec([lead, &name, end].concat()))
+    };
+    listed.into_iter().filter(|(name, _)| is_offered(name)).map(offer).collect()
+}
+
+/// True if an image can be opened now: another command may have it open, and for long.
+fn is_free(image: &Path) -> bool {
+    FileDevice::open_with(image, &FileOptions::new(OpenMode::ReadOnly)).is_ok()
 }
 
 /// Workspaces around the working directory, or the one that `--in` names; otherwise directories.
@@ -250,13 +303,9 @@ fn snapshots(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The names of snapshots of an image, a mount, or a directory in one.
 fn snapshots_of(source: &Path) -> Vec<String> {
-    let image = source.is_file();
-    if image && mounts::of(source).ok().flatten().is_none() {
-        // Another command may have it open, and for long.
-        let open = FileDevice::open_with(source, &FileOptions::new(OpenMode::ReadOnly));
-        if open.is_err() {
-            return Vec::new();
-        }
+    let image = place::inside(source).map_or_else(|| source.to_owned(), |inside| inside.image);
+    if image.is_file() && mounts::of(&image).ok().flatten().is_none() && !is_free(&image) {
+        return Vec::new();
     }
     snapshot::names(source).unwrap_or_default()
 }

@@ -17,18 +17,38 @@ fn script(shell: &str) -> String {
     run(Command::new(env!("CARGO_BIN_EXE_espalier")).env("COMPLETE", shell))
 }
 
-/// What bash offers for the last of these words.
+/// The words of a line as bash has them: they end at `=` and `:`, too.
+fn bash_words(words: &[&str]) -> Vec<String> {
+    let is_break = |c: char| c == '=' || c == ':';
+    let mut parts: Vec<String> = Vec::new();
+    for word in words {
+        parts.push(String::new());
+        for c in word.chars() {
+            let part = parts.last_mut().unwrap();
+            match part.chars().last() {
+                Some(last) if is_break(last) != is_break(c) => parts.push(c.into()),
+                _ => part.push(c),
+            }
+        }
+    }
+    parts
+}
+
+/// What bash offers for the last of these words, which stand so on the line: each replaces what
+/// stands behind the last `=` or `:` of that word.
 fn bash_offers(words: &[&str]) -> Vec<String> {
-    let line = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
-    let last = words.len() - 1;
+    let parts = bash_words(words);
+    let last = parts.len() - 1;
+    let split = parts.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
     let ask = format!(
-        "{}\nCOMP_WORDS=({line}); COMP_CWORD={last}; COMP_TYPE=9\n\
-         _clap_complete_espalier espalier '{}' 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        "{}\nCOMP_WORDS=({split}); COMP_CWORD={last}; COMP_TYPE=9\n\
+         COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}\n\
+         _clap_complete_espalier espalier 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         script("bash"),
-        words[last]
+        line = words.join(" "),
     );
     let said = run(Command::new("bash").args(["--norc", "-c", &ask]).env("PATH", path()));
-    said.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
+    said.lines().map(str::to_owned).filter(|line| !line.is_empty()).collect()
 }
 
 /// What fish offers for the end of a line.
@@ -44,7 +64,8 @@ fn commands_options_and_values_are_offered() {
     assert_eq!(bash_offers(&["espalier", "mkfs", "--compress", "z"]), ["zstd"]);
     assert_eq!(bash_offers(&["espalier", "mount", "-o", "ro,noat"]), ["ro,noatime"]);
     let transports = bash_offers(&["espalier", "mount", "-o", "transport="]);
-    assert_eq!(transports, ["transport=auto", "transport=io_uring", "transport=classic"]);
+    assert_eq!(transports, ["auto", "io_uring", "classic"]);
+    assert_eq!(bash_offers(&["espalier", "mount", "-o", "ro,transport=io"]), ["io_uring"]);
     assert!(fish_offers("espalier sn").contains(&"snapshot".to_owned()));
     assert!(!bash_offers(&["espalier", ""]).contains(&"man".to_owned()), "hidden commands are not offered");
 }
@@ -71,14 +92,36 @@ fn snapshots_mounts_and_paths_are_offered() {
     place.umount().ok();
     assert_eq!(bash_offers(&["espalier", "snapshot", "delete", image, "bef"]), ["before"]);
     let option = bash_offers(&["espalier", "mount", image, dir, "-o", "ro,snapshot=a"]);
-    assert_eq!(option, ["ro,snapshot=after"]);
+    assert_eq!(option, ["after"]);
     let begun = image.strip_suffix(".img").unwrap();
     for key in ["journal=", "noatime,disk_cache=", "metrics=unix:"] {
-        assert_eq!(
-            bash_offers(&["espalier", "mount", "-o", &format!("{key}{begun}")]),
-            [format!("{key}{image}")]
-        );
+        assert_eq!(bash_offers(&["espalier", "mount", "-o", &format!("{key}{begun}")]), [image]);
+        assert_eq!(fish_offers(&format!("espalier mount -o {key}{begun}")), [format!("{key}{image}")]);
     }
+}
+
+#[test]
+fn paths_in_an_image_are_offered() {
+    let place = Place::mounted("64M");
+    std::fs::create_dir_all(place.dir.join("data/deep")).unwrap();
+    for name in ["data/one", "data/other", "data/with space", "data/.hidden", "date"] {
+        std::fs::write(place.dir.join(name), "").unwrap();
+    }
+    let (image, dir) = (place.image.to_str().unwrap(), place.dir.to_str().unwrap());
+    espalier(&["snapshot", "create", dir, "before"]).ok();
+    let inside = |path: &str| format!("{image}:{path}");
+    assert_eq!(bash_offers(&["espalier", "ls", &inside("/d")]), [""; 0], "while another program has it");
+    place.umount().ok();
+    assert_eq!(bash_offers(&["espalier", "ls", &inside("")]), ["data/", "date"]);
+    assert_eq!(bash_offers(&["espalier", "ls", &inside("/d")]), ["/data/", "/date"]);
+    assert_eq!(bash_offers(&["espalier", "cat", &inside("data/o")]), ["data/one", "data/other"]);
+    assert_eq!(bash_offers(&["espalier", "rm", &inside("data/.")]), ["data/.hidden"]);
+    assert_eq!(bash_offers(&["espalier", "cp", image, &inside("data/w")]), ["data/with\\ space"]);
+    assert_eq!(bash_offers(&["espalier", "cp", &inside("data/with\\ s")]), ["data/with\\ space"]);
+    assert_eq!(bash_offers(&["espalier", "diff", &inside("/.snapshots/b")]), ["/.snapshots/before/"]);
+    assert_eq!(bash_offers(&["espalier", "ls", &inside("/missing/")]), [""; 0]);
+    assert_eq!(fish_offers(&format!("espalier ls {}", inside("/da"))), [inside("/data/"), inside("/date")]);
+    assert_eq!(zsh_offers("", &format!("espalier export {}", inside("/dat")), 1).lines().count(), 2);
 }
 
 #[test]
