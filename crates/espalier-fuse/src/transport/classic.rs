@@ -18,7 +18,7 @@ use super::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
 use super::worker::CurrentWorker;
 use crate::protocol::{HEADER_BYTES, Header};
 use espalier_sync::{Condvar, Mutex};
-use lead::Lead;
+use lead::{Lead, Sleeps};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,6 +120,7 @@ impl ThreadPool {
 
     fn serve_all(self: &Arc<Self>, mut thread: PoolThread<'_>, buffer: &mut Buffer) -> io::Result<()> {
         let member = self.activity.join();
+        let mut sleeps = Sleeps::default();
         loop {
             let message = &mut buffer.bytes()[PAYLOAD_OFFSET - DATA_HEAD_BYTES..];
             let (length, arrival) = thread.reader.read(|| thread.worker.read(message))?;
@@ -130,6 +131,9 @@ impl ThreadPool {
             let client = Header::decode(&message[..length]).map_or(0, |header| header.pid);
             if member.count_request(client) {
                 self.monitor.wake();
+            }
+            if self.lead.is_on() && sleeps.are_frequent() {
+                self.lead.look(&self.activity);
             }
             self.take_place(&mut thread.placement);
             let result = thread.worker.serve(message, length, arrival);
@@ -207,7 +211,7 @@ impl MonitoredQueue for Arc<ThreadPool> {
     }
 
     fn is_unsuited(&self) -> bool {
-        self.lead.is_unsuited(&self.activity, self.idle.load(Ordering::SeqCst) == 0)
+        self.lead.is_unsuited(&self.activity, || self.idle.load(Ordering::SeqCst) == 0)
     }
 
     fn adapted(&self, is_hot: bool) {
