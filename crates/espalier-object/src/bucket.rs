@@ -26,6 +26,10 @@ use std::ops::Range;
 /// The object that names everything else.
 pub(crate) const ROOT_NAME: &str = "root";
 
+/// Most bytes of an object that is got as a whole: a root, which has some hundred KiB, or an object
+/// of the probe.
+const MAX_WHOLE_BYTES: u64 = 64 << 20;
+
 /// What a server says about one state of an object: different for other bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);
@@ -39,6 +43,15 @@ pub enum Condition {
     Absent,
     /// The object is there, in this version.
     Matches(Version),
+}
+
+/// For what a request is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// A caller waits for it.
+    Caller,
+    /// Compaction and renewals: no caller waits for it.
+    Maintenance,
 }
 
 /// One request.
@@ -167,6 +180,11 @@ impl Failure {
         Self { kind, message: message.into(), missing: None }
     }
 
+    /// Whether an object was found to be missing: also by a server that says so of a condition.
+    pub(crate) fn is_of_a_missing_object(&self) -> bool {
+        self.kind == FailureKind::NotFound || self.missing.is_some()
+    }
+
     /// True unless no later attempt can succeed: also for conditions, and for refusals, since a
     /// credential may be on its way.
     pub fn may_pass(&self) -> bool {
@@ -177,6 +195,15 @@ impl Failure {
     pub fn is_passing(&self) -> bool {
         matches!(self.kind, FailureKind::Throttled | FailureKind::Unknown)
     }
+}
+
+/// The failure of a get that has more bytes than there should be: no memory is spent on them.
+fn too_large(name: &str, bytes: u64, most: u64) -> Failure {
+    let message = format!(
+        "{name} is not what Espalier has put there: it has {bytes} bytes or more, and {most} are expected at most; check \
+         the location, and that nothing else writes there"
+    );
+    Failure::new(FailureKind::Unsupported, message)
 }
 
 impl fmt::Display for Failure {
@@ -192,6 +219,16 @@ pub trait Ticket: Send {
     /// # Errors
     /// Why it failed.
     fn wait(self: Box<Self>) -> Result<Reply, Failure>;
+
+    /// The same; `None` if `is_wanted` says meanwhile that nothing wants the outcome any more. It
+    /// is asked now and then, by tickets that can be given up.
+    ///
+    /// # Errors
+    /// Why the request failed.
+    fn wait_while(self: Box<Self>, is_wanted: &dyn Fn() -> bool) -> Option<Result<Reply, Failure>> {
+        let _ = is_wanted;
+        Some(self.wait())
+    }
 }
 
 /// An object store, or one prefix of it.
@@ -201,6 +238,12 @@ pub trait Bucket: Send + Sync + Debug {
 
     /// Begins a request.
     fn submit(&self, request: Request) -> Box<dyn Ticket>;
+
+    /// Begins a request for which no caller waits: those of [`Bucket::submit`] pass it where they
+    /// wait for each other.
+    fn submit_behind(&self, request: Request) -> Box<dyn Ticket> {
+        self.submit(request)
+    }
 
     /// Makes one request and waits for it.
     ///

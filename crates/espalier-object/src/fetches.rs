@@ -106,6 +106,10 @@ impl Fetch {
                 let frames = reply.and_then(|reply| requests.checked(&request, reply, open));
                 *state = match &frames {
                     Ok(frames) => FetchState::Ready(frames.clone()),
+                    // A compaction gave it up; a reader may want it all the same.
+                    Err(_) if requests.has_stopped() => {
+                        FetchState::UnderWay(requests.for_callers().begin(&request))
+                    }
                     Err(failure) => FetchState::Failed(failure.clone()),
                 };
                 drop(state);

@@ -75,8 +75,8 @@ pub struct Usage {
     pub dead_objects: u64,
     /// Their bytes.
     pub dead_bytes: u64,
-    /// Of the segments, those that compaction found to be damaged or missing since the device was
-    /// opened: they stay as they are.
+    /// Of the segments, those that compaction found to be damaged or missing when it tried them
+    /// last: they stay as they are until it tries them again.
     pub unmovable_segments: u64,
 }
 

@@ -4,7 +4,8 @@
 //! and is random by half. Puts of objects, gets and deletes can be repeated at will. A conditional
 //! put of the root is repeated only by [`Requests::replace_root`], which finds out what became of
 //! it; the probe repeats others, whose outcome it looks up. A delete can wait: it is repeated for a
-//! short time, and not at all if it is refused.
+//! short time, and not at all if it is refused. A get, head or list has no condition: a server that
+//! says one failed is asked again a few times, with the same pauses, and no longer.
 //!
 //! How long a request is repeated:
 //!
@@ -18,6 +19,11 @@
 //! that is away for long must not end the writer. When the journal fails or the device ends, the
 //! puts that wait have the budget from then on.
 //!
+//! What nothing wants any more is given up, also while an attempt is under way, whose time limit
+//! may be minutes: requests of maintenance when the device stops it, uploads when another writer
+//! has the store, and gets of a reader when its mount ends. What such a reader begins afterwards,
+//! to close, is tried once.
+//!
 //! Invariant of [`Requests::replace_root`]: each attempt has the condition that a root is there on
 //! which the new one builds. That root is known by its nonce, which no other root has, and its
 //! version is what was read last with that nonce: a root that is copied in place, restored or kept
@@ -28,7 +34,9 @@
 #[cfg(test)]
 mod tests;
 
-use crate::bucket::{Bucket, Condition, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket, Version};
+use crate::bucket::{
+    Bucket, Condition, Errand, Failure, FailureKind, ObjectFacts, Reply, Request, Ticket, Version,
+};
 use crate::format::{Malformed, Root};
 use bytes::Bytes;
 use espalier_storage::Environment;
@@ -49,10 +57,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const OTHER_BUDGET: Duration = Duration::from_secs(60);
 /// How long deletes are repeated since the last one that succeeded.
 const DELETE_BUDGET: Duration = Duration::from_secs(10);
+/// How often a server may say in one call that the condition of a request failed which has none.
+const MAX_CONDITION_REPLIES: u32 = 10;
 /// How often something is got whose checksum is wrong.
 const MAX_DAMAGED_GETS: usize = 5;
 /// How much longer pauses are when the server has too much to do.
 const THROTTLED_FACTOR: u32 = 4;
+/// How long a pause goes on after what it is for was given up.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// How many requests there were, with those that were repeated.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +83,25 @@ pub struct RequestCounts {
     pub bytes_put: u64,
     /// Bytes got.
     pub bytes_got: u64,
+}
+
+/// What all views of one bucket share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Set once the device is in use: then a refusal may be a credential that is just being
+    /// renewed, and is repeated too.
+    established: AtomicBool,
+    /// Set while a journal has what puts are for: then they have no budget.
+    journaled: AtomicBool,
+    /// Set when the device is closed or dropped: no delete is repeated from then on.
+    ended: AtomicBool,
+    /// Set when maintenance ends: what was asked for it is given up.
+    stopped: AtomicBool,
+    /// Set when another writer has the store: uploads are given up.
+    fenced: AtomicBool,
+    /// Set when a reader ends: its gets are given up.
+    unread: AtomicBool,
+    counters: Counters,
 }
 
 #[derive(Debug, Default)]
@@ -93,22 +124,16 @@ pub(crate) enum Replaced {
     Lost(Box<Root>),
 }
 
-/// A bucket whose requests are repeated.
-#[derive(Debug)]
+/// A bucket whose requests are repeated, as callers see it or as maintenance does.
+#[derive(Debug, Clone)]
 pub(crate) struct Requests {
     bucket: Arc<dyn Bucket>,
     environment: Arc<dyn Environment>,
     /// How long a request is repeated; without end, once the device is in use, if there is no
     /// budget.
     budget: Option<Duration>,
-    /// Set once the device is in use: then a refusal may be a credential that is just being
-    /// renewed, and is repeated too.
-    established: AtomicBool,
-    /// Set while a journal has what puts are for: then they have no budget.
-    journaled: AtomicBool,
-    /// Set when the device is closed or dropped: no delete is repeated from then on.
-    ended: AtomicBool,
-    counters: Counters,
+    errand: Errand,
+    shared: Arc<Shared>,
 }
 
 /// Which of some objects were deleted.
@@ -131,6 +156,8 @@ struct Patience {
     /// When the first attempt began, which the time does not count: it may take longer.
     began: Option<Duration>,
     pause: Duration,
+    /// Replies which say that a condition failed, to a request that has none.
+    conditions: u32,
     /// When the log says that it is waited for.
     told_at: Duration,
 }
@@ -141,8 +168,17 @@ impl Requests {
         environment: Arc<dyn Environment>,
         budget: Option<Duration>,
     ) -> Self {
-        let [established, journaled, ended] = [false; 3].map(AtomicBool::new);
-        Self { bucket, environment, budget, established, journaled, ended, counters: Counters::default() }
+        Self { bucket, environment, budget, errand: Errand::Caller, shared: Arc::default() }
+    }
+
+    /// The same, for requests that give way to those of callers.
+    pub(crate) fn for_maintenance(&self) -> Self {
+        Self { errand: Errand::Maintenance, ..self.clone() }
+    }
+
+    /// The same, for requests for which callers wait.
+    pub(crate) fn for_callers(&self) -> Self {
+        Self { errand: Errand::Caller, ..self.clone() }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -151,36 +187,85 @@ impl Requests {
 
     /// From now on refusals are repeated too.
     pub(crate) fn establish(&self) {
-        self.established.store(true, Ordering::Relaxed);
+        self.shared.established.store(true, Ordering::Relaxed);
     }
 
     /// From now on a journal has what puts are for, or has it no more.
     pub(crate) fn set_journaled(&self, journaled: bool) {
-        self.journaled.store(journaled, Ordering::Relaxed);
+        self.shared.journaled.store(journaled, Ordering::Relaxed);
     }
 
     /// From now on no delete is repeated, and no get or journaled put without end.
     pub(crate) fn end(&self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.shared.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on what maintenance asks for is given up.
+    pub(crate) fn stop_maintenance(&self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on uploads are given up: no root will name them.
+    pub(crate) fn give_up_uploads(&self) {
+        self.shared.fenced.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on gets are given up. For readers.
+    pub(crate) fn end_reading(&self) {
+        self.end();
+        self.shared.unread.store(true, Ordering::Relaxed);
+    }
+
+    /// True if nothing wants the outcome of a request any more.
+    fn is_given_up(&self, request: &Request) -> bool {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let is_upload = matches!(request, Request::Put { condition: Condition::None, .. });
+        self.has_stopped()
+            || (is_upload && is_set(&self.shared.fenced))
+            || (!request.changes() && is_set(&self.shared.unread))
+    }
+
+    /// True for the requests of maintenance once that has ended.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.errand == Errand::Maintenance && self.shared.stopped.load(Ordering::Relaxed)
     }
 
     pub(crate) fn counts(&self) -> RequestCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         RequestCounts {
-            puts: get(&self.counters.puts),
-            gets: get(&self.counters.gets),
-            deletes: get(&self.counters.deletes),
-            lists: get(&self.counters.lists),
-            repeats: get(&self.counters.repeats),
-            bytes_put: get(&self.counters.bytes_put),
-            bytes_got: get(&self.counters.bytes_got),
+            puts: get(&self.shared.counters.puts),
+            gets: get(&self.shared.counters.gets),
+            deletes: get(&self.shared.counters.deletes),
+            lists: get(&self.shared.counters.lists),
+            repeats: get(&self.shared.counters.repeats),
+            bytes_put: get(&self.shared.counters.bytes_put),
+            bytes_got: get(&self.shared.counters.bytes_got),
         }
     }
 
     /// Begins a request, which [`Requests::finish`] ends.
     pub(crate) fn begin(&self, request: &Request) -> Box<dyn Ticket> {
         self.count(request);
-        self.bucket.submit(request.clone())
+        match self.errand {
+            Errand::Caller => self.bucket.submit(request.clone()),
+            Errand::Maintenance => self.bucket.submit_behind(request.clone()),
+        }
+    }
+
+    /// Waits for the reply to one attempt, unless it is given up.
+    ///
+    /// # Errors
+    /// Why it failed.
+    pub(crate) fn wait(&self, ticket: Box<dyn Ticket>, request: &Request) -> Result<Reply, Failure> {
+        // What a reader begins after its end is tried once.
+        if self.errand == Errand::Caller && !request.changes() && self.is_given_up(request) {
+            return ticket.wait();
+        }
+        ticket.wait_while(&|| !self.is_given_up(request)).unwrap_or_else(|| {
+            let (verb, name) = (request.verb(), request.name());
+            let message = format!("{verb} of {name} was given up, since nothing wants it any more");
+            Err(Failure::new(FailureKind::Unknown, message))
+        })
     }
 
     /// Waits for a request that was begun, and repeats it while that may help.
@@ -198,21 +283,22 @@ impl Requests {
         ticket: Box<dyn Ticket>,
         request: &Request,
     ) -> Result<Reply, Failure> {
-        let mut outcome = ticket.wait();
+        let mut outcome = self.wait(ticket, request);
         loop {
             match outcome.and_then(|reply| whole(request, reply)) {
-                Err(failure) if self.passes(request, &failure) => {
+                Err(failure) if self.is_repeated(&mut patience, request, &failure) => {
                     self.rest(&mut patience, request, failure)?;
-                    self.counters.repeats.fetch_add(1, Ordering::Relaxed);
-                    outcome = self.begin(request).wait();
+                    self.shared.counters.repeats.fetch_add(1, Ordering::Relaxed);
+                    outcome = self.wait(self.begin(request), request);
                 }
                 Ok(Reply::Got(bytes, facts)) => {
-                    self.counters.bytes_got.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    self.shared.counters.bytes_got.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(Reply::Got(bytes, facts));
                 }
                 Err(failure) if failure.kind == FailureKind::NotFound => {
                     return Err(Failure { missing: Some(request.name().to_owned()), ..failure });
                 }
+                Err(failure) if is_odd(request, &failure) => return Err(odd(request, failure)),
                 other => return other,
             }
         }
@@ -256,7 +342,7 @@ impl Requests {
         loop {
             while under_way.len() < PARALLEL_REQUESTS
                 && deletes.failed.is_none()
-                && !self.ended.load(Ordering::Relaxed)
+                && !self.shared.ended.load(Ordering::Relaxed)
                 && let Some((at, name)) = next.next()
             {
                 let delete = Request::Delete { name: name.clone() };
@@ -292,7 +378,7 @@ impl Requests {
             if let Ok(opened) = open(&bytes) {
                 return Ok(opened);
             }
-            self.counters.repeats.fetch_add(1, Ordering::Relaxed);
+            self.shared.counters.repeats.fetch_add(1, Ordering::Relaxed);
             bytes = got(self.call(request)?)?.0;
         }
         open(&bytes).map_err(|what| {
@@ -355,12 +441,15 @@ impl Requests {
         let mut put_now = put(condition.clone());
         let mut patience = self.patience(true);
         loop {
-            let failure = match self.begin(&put_now).wait() {
+            let failure = match self.wait(self.begin(&put_now), &put_now) {
                 Ok(Reply::Put(Some(version))) => return Ok(Replaced::Done(version)),
                 // The server has not told the version: it is read.
                 Ok(_) => Failure::new(FailureKind::Unknown, "the put of the root has no version"),
                 Err(failure) => failure,
             };
+            if self.is_given_up(&put_now) {
+                return Err(failure);
+            }
             let decided = failure.kind == FailureKind::Condition || failure.kind == FailureKind::Unknown;
             if !decided && !self.passes(&put_now, &failure) {
                 return Err(failure);
@@ -379,7 +468,7 @@ impl Requests {
                 Err(failure) => return Err(failure),
             }
             self.rest(&mut patience, &put_now, failure)?;
-            self.counters.repeats.fetch_add(1, Ordering::Relaxed);
+            self.shared.counters.repeats.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -392,16 +481,17 @@ impl Requests {
         let now = self.environment.monotonic();
         let until = self.budget_now(for_put).map(|budget| now + budget);
         let began = Some(now);
-        Patience { for_put, until, began, pause: FIRST_PAUSE, told_at: now + OTHER_BUDGET }
+        let told_at = now + OTHER_BUDGET;
+        Patience { for_put, until, began, pause: FIRST_PAUSE, conditions: 0, told_at }
     }
 
     /// How long a request is repeated from now on; without end if there is no budget.
     fn budget_now(&self, for_put: bool) -> Option<Duration> {
         let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
         // A store that is not there yet, or has another name, is not waited for without end.
-        let is_other = !is_set(&self.established) || (!for_put && is_set(&self.ended));
+        let is_other = !is_set(&self.shared.established) || (!for_put && is_set(&self.shared.ended));
         let budget = self.budget.or(is_other.then_some(OTHER_BUDGET));
-        let waits = for_put && is_set(&self.journaled) && !is_set(&self.ended);
+        let waits = for_put && is_set(&self.shared.journaled) && !is_set(&self.shared.ended);
         budget.filter(|_| !waits)
     }
 
@@ -416,12 +506,24 @@ impl Requests {
         Some(self.environment.monotonic() + budget)
     }
 
+    /// True if a request that failed is made again, as long as its patience lasts.
+    fn is_repeated(&self, patience: &mut Patience, request: &Request, failure: &Failure) -> bool {
+        if is_odd(request, failure) {
+            patience.conditions += 1;
+            return patience.conditions < MAX_CONDITION_REPLIES;
+        }
+        self.passes(request, failure)
+    }
+
     /// True if a request that failed is made again, as long as there is time.
     fn passes(&self, request: &Request, failure: &Failure) -> bool {
-        if let Request::Delete { .. } = request {
-            return failure.is_passing() && !self.ended.load(Ordering::Relaxed);
+        if self.is_given_up(request) {
+            return false;
         }
-        let refused = failure.kind == FailureKind::Denied && self.established.load(Ordering::Relaxed);
+        if let Request::Delete { .. } = request {
+            return failure.is_passing() && !self.shared.ended.load(Ordering::Relaxed);
+        }
+        let refused = failure.kind == FailureKind::Denied && self.shared.established.load(Ordering::Relaxed);
         failure.is_passing() || refused
     }
 
@@ -452,7 +554,14 @@ impl Requests {
             tracing::warn!(device, verb, %failure, "the object store is away; it is waited for");
         }
         tracing::debug!(verb = request.verb(), name = request.name(), %failure, "again");
-        self.environment.sleep(pause);
+        while !pause.is_zero() {
+            if self.is_given_up(request) {
+                return Err(failure);
+            }
+            let step = pause.min(LOOK_PAUSE);
+            self.environment.sleep(step);
+            pause -= step;
+        }
         patience.pause = (patience.pause * 2).min(LONGEST_PAUSE);
         Ok(())
     }
@@ -461,15 +570,31 @@ impl Requests {
         let counter = match request {
             Request::Put { body, .. } => {
                 let bytes = body.iter().map(|b| b.len() as u64).sum();
-                self.counters.bytes_put.fetch_add(bytes, Ordering::Relaxed);
-                &self.counters.puts
+                self.shared.counters.bytes_put.fetch_add(bytes, Ordering::Relaxed);
+                &self.shared.counters.puts
             }
-            Request::Get { .. } | Request::Head { .. } => &self.counters.gets,
-            Request::Delete { .. } => &self.counters.deletes,
-            Request::List { .. } => &self.counters.lists,
+            Request::Get { .. } | Request::Head { .. } => &self.shared.counters.gets,
+            Request::Delete { .. } => &self.shared.counters.deletes,
+            Request::List { .. } => &self.shared.counters.lists,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// True if a server says that the condition of a request failed which has none.
+fn is_odd(request: &Request, failure: &Failure) -> bool {
+    failure.kind == FailureKind::Condition && !request.changes()
+}
+
+/// The failure of a request which has no condition, and of which the server says that it failed.
+/// The object may be one that is not there any more.
+fn odd(request: &Request, failure: Failure) -> Failure {
+    let (verb, name) = (request.verb(), request.name());
+    let message = format!(
+        "the server says {MAX_CONDITION_REPLIES} times that a condition of a {verb} of {name} failed, which has none: \
+         check the server, and what lies between, such as a proxy: {failure}"
+    );
+    Failure { message, missing: Some(name.to_owned()), ..failure }
 }
 
 /// A reply, unless it is to a get and ends early.

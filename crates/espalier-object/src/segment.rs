@@ -144,13 +144,14 @@ impl Segment {
     }
 
     /// Gives an upload up; true if it was begun, so that the server may have the segment. What is
-    /// under way has ended then, and nothing is sent again. For a segment that no root names.
-    pub(crate) fn give_up(&self) -> bool {
+    /// under way has ended then, unless it is given up because the device ends, and nothing is sent
+    /// again. For a segment that no root names.
+    pub(crate) fn give_up(&self, requests: &Requests) -> bool {
         let given_up = Failure::new(FailureKind::Unknown, "the upload of a segment was given up");
         match std::mem::replace(&mut *self.upload.lock(), Upload::Failed(given_up)) {
             Upload::Waiting => return false,
             // Whatever it says, the server may have it.
-            Upload::UnderWay(ticket) => drop(ticket.wait()),
+            Upload::UnderWay(ticket) => drop(requests.wait(ticket, &self.put())),
             Upload::Done | Upload::Failed(_) => {}
         }
         true

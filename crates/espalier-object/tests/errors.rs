@@ -225,6 +225,25 @@ fn an_object_that_was_cut_is_damage_and_is_not_waited_for() {
     }
 }
 
+/// What lies where the root should be is of another program, and larger than memory.
+#[test]
+fn a_root_that_is_larger_than_any_root_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::parse(&format!("file://{}", folder.path().display())).unwrap();
+    let bucket = Arc::new(RemoteBucket::open(&location, true).unwrap());
+    std::fs::File::create(folder.path().join("root")).unwrap().set_len(1 << 40).unwrap();
+    let (_, _, environment) = simulated(18);
+    let refused = |outcome: espalier_storage::Result<()>| {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("root") && error.to_string().contains("1099511627776"), "{error}");
+    };
+    for access in [Access::ReadOnly, Access::TakeOver] {
+        refused(ObjectDevice::open(bucket.clone(), &environment, access, options()).map(drop));
+    }
+    refused(ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Replace));
+}
+
 /// The same in memory: the first get says so.
 #[test]
 fn a_simulated_object_that_was_cut_is_asked_for_once() {

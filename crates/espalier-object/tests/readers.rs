@@ -3,13 +3,14 @@
 mod support;
 
 use espalier_object::{
-    Access, Bucket, ObjectDevice, Options, Present, Request, SimulatedBucket, Ticket, Trouble, check_objects,
+    Access, Bucket, Failure, FailureKind, ObjectDevice, Options, Present, Request, SimulatedBucket, Ticket,
+    Trouble, check_objects,
 };
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, Random, SimulatedEnvironment};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use support::{block, options, read, seeds, tags, write};
+use support::{Ready, block, options, read, seeds, tags, write};
 
 #[test]
 fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
@@ -208,6 +209,50 @@ fn what_the_newest_state_needs_and_has_not_is_damage() {
     let error = read_one();
     assert_eq!(error.kind, ErrorKind::Gone);
     assert!(error.to_string().contains(&data), "{error}");
+}
+
+/// A proxy that answers gets of objects that are gone as if they had a condition.
+#[derive(Debug)]
+struct Proxy(Arc<SimulatedBucket>);
+
+impl Bucket for Proxy {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        match self.0.call(request) {
+            Err(failure) if failure.kind == FailureKind::NotFound => {
+                Box::new(Ready(Err(Failure::new(FailureKind::Condition, "412 Precondition Failed"))))
+            }
+            outcome => Box::new(Ready(outcome)),
+        }
+    }
+}
+
+#[test]
+fn a_condition_that_a_get_never_had_hides_no_deleted_state() {
+    for budget in [Some(Duration::from_secs(60)), None] {
+        let environment = support::environment(9);
+        let bucket = Arc::new(SimulatedBucket::new(9));
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        let options = Options { budget, cache_bytes: 0, ahead_bytes: 0, ..options() };
+        let writer =
+            ObjectDevice::open(bucket.clone(), &environment, Access::Write, options.clone()).unwrap();
+        write(&writer, 0, &[1; 10]);
+        writer.sync().unwrap();
+        let proxy = Arc::new(Proxy(bucket.clone()));
+        let reader = ObjectDevice::open(proxy, &environment, Access::ReadOnly, options).unwrap();
+        let data = bucket.objects().into_iter().find(|(name, _)| name.starts_with("data/")).unwrap().0;
+        bucket.remove(&data);
+        let read_one = || reader.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).unwrap_err();
+        let error = read_one();
+        assert!(error.kind == ErrorKind::Io && error.to_string().contains("412"), "{error}");
+        write(&writer, 0, &[2; 10]);
+        writer.sync().unwrap();
+        let error = read_one();
+        assert!(error.kind == ErrorKind::Gone && error.to_string().contains(&data), "{error}");
+    }
 }
 
 /// A reader that misses many objects reads the newest state once.

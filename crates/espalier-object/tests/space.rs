@@ -3,53 +3,13 @@
 mod support;
 
 use espalier_object::{
-    Access, Bucket, Condition, ObjectDevice, Options, Present, RemoteBucket, Request, SimulatedBucket,
-    check_objects,
+    Access, Bucket, Condition, ObjectDevice, Options, Present, RemoteBucket, Request, check_objects,
 };
-use espalier_storage::{
-    AlignedBuf, BLOCK, Device, Environment, Random, SimulatedEnvironment, SystemEnvironment,
-};
+use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, Random, SystemEnvironment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use support::{options, read, write};
-
-struct Bench {
-    bucket: Arc<SimulatedBucket>,
-    simulated: Arc<SimulatedEnvironment>,
-    environment: Arc<dyn Environment>,
-    options: Options,
-    device: ObjectDevice,
-}
-
-impl Bench {
-    fn new(seed: u64, options: Options) -> Self {
-        let bucket = Arc::new(SimulatedBucket::new(seed));
-        let simulated = Arc::new(SimulatedEnvironment::new(seed));
-        let environment: Arc<dyn Environment> = simulated.clone();
-        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
-        let device =
-            ObjectDevice::open(bucket.clone(), &environment, Access::Write, options.clone()).unwrap();
-        Self { bucket, simulated, environment, options, device }
-    }
-
-    fn pass(&self, seconds: u64) {
-        self.bucket.advance(seconds * 1000);
-        self.simulated.advance(Duration::from_secs(seconds));
-    }
-
-    /// Lets maintenance do all that there is to do, some time after each step.
-    fn settle(&self) {
-        for _ in 0..60 {
-            self.pass(30);
-            while self.device.step().unwrap() {}
-        }
-    }
-
-    fn stored(&self) -> u64 {
-        self.bucket.objects().iter().map(|(_, bytes)| bytes).sum()
-    }
-}
+use support::{Bench, options, read, write};
 
 /// Random overwrites and discards, as a file system makes them, in large and in small pieces.
 #[test]

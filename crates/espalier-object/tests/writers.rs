@@ -201,6 +201,75 @@ fn syncs_of_writers_that_race_are_kept() {
     }
 }
 
+/// An opener's view of a store whose writer syncs before each of the opener's claims.
+#[derive(Debug)]
+struct Contested {
+    bucket: Arc<SimulatedBucket>,
+    writer: ObjectDevice,
+    /// Syncs to come.
+    left: AtomicUsize,
+    acknowledged: AtomicUsize,
+}
+
+impl Contested {
+    fn write_and_sync(&self) -> espalier_storage::Result<()> {
+        let next = self.acknowledged.load(Ordering::SeqCst) + 1;
+        self.writer.write_at(0, &[&block(next as u64)])?;
+        self.writer.sync()?;
+        self.acknowledged.store(next, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Bucket for Contested {
+    fn name(&self) -> &str {
+        self.bucket.name()
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        let take = |left: usize| left.checked_sub(1);
+        if request.name() == "root"
+            && request.changes()
+            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+        {
+            self.write_and_sync().unwrap();
+        }
+        self.bucket.submit(request)
+    }
+}
+
+/// Two writers that are both alive: the first one syncs before each claim of the second one, and
+/// goes on after the claim that came in time.
+#[test]
+fn a_busy_writer_is_ended_by_a_take_over_and_loses_no_sync() {
+    for syncs in [0, 1, 19, 100] {
+        let (bucket, clock, environment) = simulated(4);
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        let open = |bucket, host| {
+            let options = Options { probe: false, ..named(host) };
+            ObjectDevice::open(bucket, &environment, Access::TakeOver, options).unwrap()
+        };
+        let writer = open(bucket.clone() as Arc<dyn Bucket>, "first");
+        let (left, acknowledged) = (AtomicUsize::new(syncs), AtomicUsize::new(0));
+        let store = Arc::new(Contested { bucket, writer, left, acknowledged });
+        store.write_and_sync().unwrap();
+        let began = clock.monotonic();
+        let second = open(store.clone() as Arc<dyn Bucket>, "second");
+        assert!(clock.monotonic() - began < options().lease, "the first writer is ended in its lease");
+        let acknowledged = store.acknowledged.load(Ordering::SeqCst);
+        assert_eq!(acknowledged, syncs + 1);
+        assert_eq!(read(&second, 0, 1), [acknowledged as u64]);
+        // The first one is not told. Its next sync fails, and so does all that follows.
+        for _ in 0..2 {
+            let error = store.write_and_sync().unwrap_err();
+            assert!(error.kind == ErrorKind::Io && error.to_string().contains("on second"), "{error}");
+        }
+        assert!(store.writer.is_fenced());
+        second.sync().unwrap();
+        assert_eq!(read(&second, 0, 1), [acknowledged as u64]);
+    }
+}
+
 /// Threads with a device each, on stores that several may use at once. Of those that begin from one
 /// root, exactly one goes on.
 #[test]

@@ -6,10 +6,10 @@
 //!
 //! Invariant: every conditional put goes this way, so the condition holds until the put is done.
 
-use super::{Condition, Failure, FailureKind, Version};
+use super::{Condition, Failure, FailureKind, MAX_WHOLE_BYTES, Version, too_large};
 use bytes::Bytes;
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The name of the lock file, of the staging file's ending.
@@ -40,7 +40,10 @@ pub(super) fn put_if(
     let lock = rustix::fs::open(directory.join(LOCK_NAME), flags, Mode::RUSR | Mode::WUSR)
         .map_err(|e| failed("open the lock of", e.into()))?;
     rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(|e| failed("lock", e.into()))?;
-    let present = match std::fs::read(&path) {
+    let present = match read(&path) {
+        Ok(bytes) if bytes.len() as u64 > MAX_WHOLE_BYTES => {
+            return Err(too_large(&path.to_string_lossy(), bytes.len() as u64, MAX_WHOLE_BYTES));
+        }
         Ok(bytes) => Some(version(&bytes)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
         Err(e) => return Err(failed("read", e)),
@@ -56,6 +59,13 @@ pub(super) fn put_if(
     }
     write(&path, body).map_err(|e| failed("write", e))?;
     Ok(version(&body.concat()))
+}
+
+/// The bytes of a file; of one that is too large a few more than there may be.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MAX_WHOLE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Writes and syncs a file under another name, gives it its name, and syncs that.

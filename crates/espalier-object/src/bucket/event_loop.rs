@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 /// A runtime in a thread of its own.
 #[derive(Debug)]
@@ -38,17 +39,18 @@ impl EventLoop {
         Ok(Self { handle, end: Mutex::new(Some(end)), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Begins a future; what it gives can be received once. Nothing is sent if the loop ends first.
+    /// Begins a future; what it gives can be received once. Nothing is sent if the loop ends first,
+    /// or if the future is ended by the handle.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,
-    ) -> mpsc::Receiver<T> {
+    ) -> (mpsc::Receiver<T>, AbortHandle) {
         let (sender, receiver) = mpsc::sync_channel(1);
-        self.handle.spawn(async move {
+        let task = self.handle.spawn(async move {
             // A caller that does not wait any more does not want it.
             let _ = sender.send(future.await);
         });
-        receiver
+        (receiver, task.abort_handle())
     }
 }
 

@@ -6,6 +6,9 @@
 //! A link takes its time for what moves over it at a time, so large puts have turns
 //! ([`super::uploads`]). A request's time limit begins when it has its turn. Small puts wait for
 //! none: roots, probes, and the segments of a sync that has little to write.
+//!
+//! Invariant: whatever a server says, a get takes no more memory than was asked for, or than a root
+//! may have, and a list no more than [`MAX_LISTED_BYTES`].
 
 #[cfg(all(test, feature = "aws"))]
 mod tests;
@@ -15,27 +18,31 @@ use super::failures::failure;
 use super::services::{self, Versions};
 use super::uploads::{Took, Uploads};
 use super::{
-    Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, ROOT_NAME, Reply, Request, Ticket,
-    Version, directory,
+    Bucket, Condition, Errand, Failure, FailureKind, Location, MAX_WHOLE_BYTES, ObjectFacts, ROOT_NAME,
+    Reply, Request, Ticket, Version, directory, too_large,
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt};
 use object_store::path::Path;
 use object_store::{
-    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
-    UpdateVersion,
+    GetOptions, GetRange, GetResult, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions, PutPayload, UpdateVersion,
 };
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 /// How long a request may take, and how much longer for each MiB that it moves.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 const TIMEOUT_PER_MIB: Duration = Duration::from_secs(10);
+
+/// How often a thread that waits looks whether the outcome is wanted.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Puts of more bytes have turns.
 const LARGE_PUT_BYTES: u64 = 1 << 20;
@@ -43,8 +50,8 @@ const LARGE_PUT_BYTES: u64 = 1 << 20;
 /// Gets that are under way at a time; others wait for their turn. Each has a connection of its own.
 const PARALLEL_GETS: usize = 64;
 
-/// Most objects that one list gives: a bound on memory.
-const MAX_LISTED: usize = 10_000_000;
+/// Most bytes of memory that one list takes: several million objects.
+const MAX_LISTED_BYTES: usize = 1 << 30;
 
 /// A prefix of an object store.
 pub struct RemoteBucket {
@@ -143,6 +150,16 @@ impl Bucket for RemoteBucket {
     }
 
     fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        self.begin(request, Errand::Caller)
+    }
+
+    fn submit_behind(&self, request: Request) -> Box<dyn Ticket> {
+        self.begin(request, Errand::Maintenance)
+    }
+}
+
+impl RemoteBucket {
+    fn begin(&self, request: Request, errand: Errand) -> Box<dyn Ticket> {
         let call = Call {
             store: Arc::clone(&self.store),
             path: self.path(request.name()),
@@ -151,19 +168,36 @@ impl Bucket for RemoteBucket {
             versions: self.versions,
             gets: Arc::clone(&self.gets),
             uploads: Arc::clone(&self.uploads),
+            errand,
         };
-        Box::new(RemoteTicket(self.events.begin(call.run(request))))
+        let (receiver, task) = self.events.begin(call.run(request));
+        Box::new(RemoteTicket(receiver, task))
     }
 }
 
-struct RemoteTicket(Receiver<Result<Reply, Failure>>);
+struct RemoteTicket(Receiver<Result<Reply, Failure>>, AbortHandle);
 
 impl Ticket for RemoteTicket {
     fn wait(self: Box<Self>) -> Result<Reply, Failure> {
-        self.0.recv().unwrap_or_else(|_| {
-            Err(Failure::new(FailureKind::Unsupported, "the thread of the object store has ended"))
-        })
+        self.0.recv().unwrap_or_else(|_| Err(no_thread()))
     }
+
+    fn wait_while(self: Box<Self>, is_wanted: &dyn Fn() -> bool) -> Option<Result<Reply, Failure>> {
+        while is_wanted() {
+            match self.0.recv_timeout(LOOK_PAUSE) {
+                Ok(outcome) => return Some(outcome),
+                Err(RecvTimeoutError::Disconnected) => return Some(Err(no_thread())),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        // It shares the link with what is wanted still.
+        self.1.abort();
+        None
+    }
+}
+
+fn no_thread() -> Failure {
+    Failure::new(FailureKind::Unsupported, "the thread of the object store has ended")
 }
 
 /// One request on its way.
@@ -176,6 +210,7 @@ struct Call {
     versions: Versions,
     gets: Arc<Semaphore>,
     uploads: Arc<Uploads>,
+    errand: Errand,
 }
 
 impl Call {
@@ -190,7 +225,7 @@ impl Call {
             _ => None,
         };
         let upload = match moved_bytes(&request) > LARGE_PUT_BYTES && is_unconditional_put(&request) {
-            true => uploads.turn().await,
+            true => uploads.turn(self.errand).await,
             false => None,
         };
         let began = Instant::now();
@@ -218,9 +253,11 @@ impl Call {
             },
             Request::List { .. } => {
                 let folder = Some(&self.path).filter(|path| !path.as_ref().is_empty());
-                let metas: Vec<ObjectMeta> =
-                    self.store.list(folder).take(MAX_LISTED).try_collect().await.map_err(failure)?;
-                Ok(Reply::Listed(metas.iter().map(|meta| self.facts(meta)).collect()))
+                let facts = self.store.list(folder).map(|meta| match meta {
+                    Ok(meta) => Ok(self.facts(&meta)),
+                    Err(error) => Err(failure(error)),
+                });
+                listed(facts, self.path.as_ref(), MAX_LISTED_BYTES).await.map(Reply::Listed)
             }
         }
     }
@@ -249,10 +286,11 @@ impl Call {
 
     async fn get(&self, range: Option<std::ops::Range<u64>>) -> Result<Reply, Failure> {
         let whole = range.is_none();
+        let most = range.as_ref().map_or(MAX_WHOLE_BYTES, |range| range.end.saturating_sub(range.start));
         let options = GetOptions { range: range.map(GetRange::Bounded), ..Default::default() };
         let got = self.store.get_opts(&self.path, options).await.map_err(failure)?;
         let mut facts = self.facts(&got.meta);
-        let bytes = got.bytes().await.map_err(failure)?;
+        let bytes = bytes_of(got, &self.path, most).await?;
         if self.directory.is_some() && whole {
             facts.version = Some(directory::version(&bytes));
         }
@@ -277,6 +315,60 @@ impl Call {
             modified: u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0),
         }
     }
+}
+
+/// What a list gives.
+///
+/// # Errors
+/// If it fails, or would take more than `most` bytes of memory.
+async fn listed(
+    facts: impl Stream<Item = Result<ObjectFacts, Failure>>,
+    folder: &str,
+    most: usize,
+) -> Result<Vec<ObjectFacts>, Failure> {
+    let mut facts = std::pin::pin!(facts);
+    let (mut all, mut used) = (Vec::new(), 0);
+    while let Some(next) = facts.next().await.transpose()? {
+        let version = next.version.as_ref().map_or(0, |version| version.0.len());
+        used += size_of::<ObjectFacts>() + next.name.len() + version;
+        if used > most {
+            let message = format!(
+                "the list of {folder} has more than {} objects, which is more than this program takes into memory \
+                 ({} MiB): if other data lies there, give the store a prefix of its own, else delete with the \
+                 server's tools what the store does not need",
+                all.len(),
+                most >> 20
+            );
+            return Err(Failure::new(FailureKind::Unsupported, message));
+        }
+        all.push(next);
+    }
+    Ok(all)
+}
+
+/// The bytes of a reply to a get.
+///
+/// # Errors
+/// If it fails, or there are more than `most`.
+async fn bytes_of(got: GetResult, path: &Path, most: u64) -> Result<Bytes, Failure> {
+    let told = got.range.end.saturating_sub(got.range.start);
+    if told > most {
+        return Err(too_large(path.as_ref(), told, most));
+    }
+    if matches!(got.payload, GetResultPayload::File(..)) {
+        return got.bytes().await.map_err(failure);
+    }
+    let mut stream = got.into_stream();
+    let mut parts: Vec<Bytes> = Vec::new();
+    let mut length = 0;
+    while let Some(part) = stream.next().await.transpose().map_err(failure)? {
+        length += part.len() as u64;
+        if length > most {
+            return Err(too_large(path.as_ref(), length, most));
+        }
+        parts.push(part);
+    }
+    Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Bytes::from(parts.concat()) })
 }
 
 /// True for a put of what has a name of its own.

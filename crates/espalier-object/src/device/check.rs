@@ -120,8 +120,9 @@ impl ObjectDevice {
 
     /// Begins to get what an object is checked by: all of it if `deep`, else its header.
     fn begin_check(&self, object: &NewObject, deep: bool) -> BegunCheck {
-        let range = (!deep).then(|| 0..u64::from(object.header_bytes));
-        let request = Request::Get { name: object.name(), range };
+        // As much as it should have, and no more, whatever lies there.
+        let end = if deep { object.bytes } else { object.header_bytes };
+        let request = Request::Get { name: object.name(), range: Some(0..u64::from(end)) };
         let ticket = self.inner.requests.begin(&request);
         BegunCheck { object: *object, request, ticket }
     }
@@ -136,7 +137,7 @@ impl ObjectDevice {
         let name = object.name();
         let reply = match self.inner.requests.finish(ticket, &request) {
             Ok(reply) => reply,
-            Err(failure) if failure.kind == FailureKind::NotFound && !self.inner.was_deleted(&name) => {
+            Err(failure) if failure.is_of_a_missing_object() && !self.inner.was_deleted(&name) => {
                 report.missing.push(name);
                 return Ok(());
             }
@@ -146,6 +147,13 @@ impl ObjectDevice {
             }
             Err(failure) => return Err(failure),
         };
+        if let (true, Reply::Got(_, facts)) = (deep, &reply)
+            && facts.bytes > u64::from(object.bytes)
+        {
+            let what = format!("it has {} bytes instead of {}", facts.bytes, object.bytes);
+            report.damaged.push(format!("{name} of {} is damaged: {what}", self.inner.name));
+            return Ok(());
+        }
         match self.inner.requests.checked(&request, reply, |bytes| open_object(&object, deep, bytes)) {
             Ok(()) => Ok(()),
             Err(failure) if failure.kind == FailureKind::Unsupported => {

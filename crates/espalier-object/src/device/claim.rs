@@ -17,9 +17,16 @@ use crate::journal::Journal;
 use crate::requests::{Replaced, Requests};
 use espalier_storage::{Environment, Error, ErrorKind, Operation};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How often a claim is tried again because the writer that is to be fenced was faster.
-const MAX_CLAIMS: usize = 20;
+/// For so long claims are tried, however long the lease is.
+const MAX_CLAIMING: Duration = Duration::from_secs(600);
+/// A writer that is to be fenced may be faster: a claim is tried so often at least, and for as long
+/// as its lease lasts.
+const MIN_CLAIMS: usize = 20;
+/// The longest pause between two claims. It is random, so that a writer which puts roots at equal
+/// times does not meet each claim.
+const CLAIM_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a device is not opened.
 pub(super) enum Refusal {
@@ -123,7 +130,11 @@ impl Claim<'_> {
         mut version: Version,
     ) -> std::result::Result<(Line, bool), Refusal> {
         let new_journal = self.environment.random() | 1 << 63;
-        for attempt in 0..MAX_CLAIMS {
+        // What the root says is the other writer's word.
+        let lease = Duration::from_millis(u64::from(root.holder.lease_ms)).min(MAX_CLAIMING);
+        let until = self.environment.monotonic() + lease;
+        let mut claims = 0;
+        while claims < MIN_CLAIMS || self.environment.monotonic() < until {
             let same_line = is_same_line(self.journal, &root)?;
             // The writer with the same journal is dead, since the journal's lock was to be had.
             let forced = same_line || self.access == Access::TakeOver;
@@ -144,15 +155,24 @@ impl Claim<'_> {
             let put_at = self.environment.monotonic();
             match self.requests.replace_root(&claim, &Condition::Matches(version))? {
                 Replaced::Done(version) => {
-                    return Ok((Line::new(claim, version, put_at), attempt == 0));
+                    return Ok((Line::new(claim, version, put_at), claims == 0));
                 }
                 Replaced::Lost(found) if !forced => return Err(Refusal::Busy(holder_text(&found))),
                 // The writer that is to be fenced has synced meanwhile, or the claim of a dead one
-                // has arrived.
-                Replaced::Lost(_) => (root, facts, version) = read_root(self.requests)?,
+                // has arrived. There is no pause between the look and the claim.
+                Replaced::Lost(_) => {
+                    claims += 1;
+                    let pause = self.environment.random() % CLAIM_PAUSE.as_nanos() as u64;
+                    self.environment.sleep(Duration::from_nanos(pause));
+                    (root, facts, version) = read_root(self.requests)?;
+                }
             }
         }
-        Err(Refusal::Busy(holder_text(&root)))
+        let held = holder_text(&root);
+        let message = format!(
+            "it syncs so often that {claims} claims came too late; try again, or end it there: {held}"
+        );
+        Err(Refusal::Busy(message))
     }
 
     /// What of the journal is in the map of the root that follows `root`.

@@ -9,15 +9,18 @@
 //! - no caller waits for a compaction but while its root is put, and none fails for it: no caller
 //!   has written what it uploads, so what fails before that root is a warning;
 //! - nothing is uploaded before everything is read, so a victim that cannot be read leaves nothing
-//!   behind. It is *unmovable* until the device is opened again, and the next step chooses others;
-//! - what was uploaded in vain is deleted at once. No root names it, and none will: names are made
-//!   for one segment, only `publish` tells the tables of one, and it was not called. A copy of a
-//!   put that arrives after the delete leaves an orphan, as that of a writer that died does.
+//!   behind. It is *unmovable*: the next step chooses others, and it is tried again after a pause
+//!   that doubles each time, since what cannot be read may be there again;
+//! - what was uploaded in vain is deleted at once. Nothing will ever be in it: names are made for
+//!   one segment, only `publish` lets the map name one, and it was not called. What cannot be
+//!   deleted at once is a dead object from then on: the next root that is published, or closes,
+//!   names it as one, and maintenance deletes it, of this mount or a later one. A copy of a put
+//!   that arrives after the delete leaves an orphan, as that of a writer that died does.
 
 use super::error;
-use super::inner::Inner;
+use super::inner::{Inner, Unmovable};
 use super::publish::{Moved, Scope};
-use crate::bucket::{Failure, Request, Ticket};
+use crate::bucket::{Failure, FailureKind, Request, Ticket};
 use crate::format::{Header, NewObject, ObjectId, ObjectKind};
 use crate::objects::ObjectEntry;
 use crate::requests::{Deletes, PARALLEL_REQUESTS};
@@ -26,6 +29,7 @@ use crate::segment::{Segment, SegmentBuilder};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK, Operation, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Compaction begins when the bytes of segments exceed this percentage of the live bytes by more
 /// than one full segment.
@@ -41,6 +45,9 @@ const MAX_SMALL: usize = 64;
 const ANNOUNCED_BLOCKS: u64 = (16 << 20) / BLOCK as u64;
 /// Most live bytes that one step moves, as a multiple of a full segment.
 const MAX_MOVED_SEGMENTS: u64 = 4;
+/// After how long a segment that could not be read is tried again, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_secs(600);
+const LONGEST_PAUSE: Duration = Duration::from_secs(24 * 3600);
 
 /// Why nothing is moved this time.
 struct Stopped {
@@ -71,10 +78,12 @@ impl Inner {
         let read = self.live_runs(&victims).and_then(|runs| self.copy(&runs));
         let (segments, moved) = match read {
             Ok(read) => read,
-            Err(Stopped { victim: Some(victim), failure }) if !failure.may_pass() => {
+            Err(Stopped { victim: Some(victim), failure })
+                if !failure.may_pass() || failure.kind == FailureKind::Condition =>
+            {
                 let device = &self.name;
                 tracing::warn!(device, object = %victim, %failure, "a segment cannot be compacted");
-                self.unmovable.lock().insert(victim);
+                self.set_aside(victim);
                 // What is left has its turn now.
                 return Ok(true);
             }
@@ -88,21 +97,49 @@ impl Inner {
         Ok(true)
     }
 
-    /// Uploads segments, side by side.
-    fn upload(&self, segments: &[Arc<Segment>]) -> std::result::Result<(), Failure> {
-        segments.iter().for_each(|segment| segment.begin_upload(&self.requests));
-        segments.iter().try_for_each(|segment| segment.finish_upload(&self.requests))
+    /// Lets a segment that cannot be read wait, unless it was deleted meanwhile.
+    fn set_aside(&self, victim: ObjectId) {
+        let is_live = self.state.read().objects.get(victim).is_some_and(|entry| !entry.is_dead());
+        if !is_live {
+            return;
+        }
+        let mut unmovable = self.unmovable.lock();
+        let longer = |before: &Unmovable| (before.pause * 2).min(LONGEST_PAUSE);
+        let pause = unmovable.get(&victim).map_or(FIRST_PAUSE, longer);
+        unmovable.insert(victim, Unmovable { until: self.elapsed() + pause, pause });
     }
 
-    /// Deletes what was uploaded in vain.
+    /// Uploads segments, side by side.
+    fn upload(&self, segments: &[Arc<Segment>]) -> std::result::Result<(), Failure> {
+        segments.iter().for_each(|segment| segment.begin_upload(&self.behind));
+        segments.iter().try_for_each(|segment| segment.finish_upload(&self.behind))
+    }
+
+    /// Deletes what was uploaded in vain; what is left is deleted later.
     fn take_back(&self, segments: &[Arc<Segment>]) {
-        let sent = segments.iter().filter(|segment| segment.give_up());
-        let names: Vec<String> = sent.map(|segment| segment.object.name()).collect();
-        let Deletes { refused, failed, .. } = self.requests.delete_all(&names);
+        let sent = segments.iter().filter(|segment| segment.give_up(&self.behind));
+        let sent: Vec<NewObject> = sent.map(|segment| segment.object).collect();
+        let names: Vec<String> = sent.iter().map(NewObject::name).collect();
+        let Deletes { done, refused, failed } = self.behind.delete_all(&names);
+        let left: Vec<NewObject> =
+            sent.into_iter().zip(done).filter(|(_, done)| !done).map(|(object, _)| object).collect();
         if let Some(failure) = failed.or(refused) {
-            let (device, objects) = (&self.name, names.len());
-            tracing::warn!(device, objects, %failure, "segments of a compaction that failed are left behind");
+            let (device, objects) = (&self.name, left.len());
+            let what = "segments of a compaction that failed are not deleted yet; they are tried again";
+            tracing::warn!(device, objects, %failure, "{what}");
         }
+        self.add_dead(&left);
+    }
+
+    /// Adds objects of which nothing is in use, and never will be. The next root names them too.
+    fn add_dead(&self, objects: &[NewObject]) {
+        if objects.is_empty() {
+            return;
+        }
+        let mut chain = self.chain.lock();
+        let mut state = self.state.write();
+        objects.iter().for_each(|object| state.objects.insert(ObjectEntry::new(*object)));
+        chain.objects.extend_from_slice(objects);
     }
 
     /// The segments to move: enough of the sparsest, or the small ones if there are many.
@@ -111,9 +148,11 @@ impl Inner {
         let full = u64::from(self.options.segment_blocks) * BLOCK as u64;
         // Those that stay where they are count for nothing: else the others were moved for them.
         let unmovable = self.unmovable.lock();
+        let now = self.elapsed();
+        let waits = |id: &ObjectId| unmovable.get(id).is_some_and(|unmovable| now < unmovable.until);
         let alive = |entry: &&ObjectEntry| {
             let ObjectEntry { object, .. } = entry;
-            !entry.is_dead() && object.kind == ObjectKind::Data && !unmovable.contains(&object.id)
+            !entry.is_dead() && object.kind == ObjectKind::Data && !waits(&object.id)
         };
         let mut entries: Vec<&ObjectEntry> = state.objects.iter().filter(alive).collect();
         let stored: u64 = entries.iter().map(|entry| u64::from(entry.object.bytes)).sum();
@@ -158,8 +197,8 @@ impl Inner {
             let begun: Vec<_> = part.iter().map(|object| self.begin_header(object)).collect();
             for (object, (request, ticket)) in part.iter().zip(begun) {
                 let open = |bytes: &Bytes| Header::decode(object.id, object.nonce, bytes);
-                let reply = self.requests.finish(ticket, &request);
-                let header = reply.and_then(|reply| self.requests.checked(&request, reply, open));
+                let reply = self.behind.finish(ticket, &request);
+                let header = reply.and_then(|reply| self.behind.checked(&request, reply, open));
                 let mut index = 0;
                 for (start, blocks) in header.map_err(of_victim(object.id))?.index {
                     let place = Some(Place { object: object.id, index });
@@ -170,11 +209,11 @@ impl Inner {
         }
         let range = |(_, run): &(ObjectId, Run)| run.start..run.end();
         let ranges: Vec<_> = candidates.iter().map(range).collect();
-        if self.load_pages(&ranges).is_err() {
+        if self.load_pages_with(&self.behind, &ranges).is_err() {
             // Those that need a page which cannot be had are left out.
             for of_one in candidates.chunk_by(|(one, _), (other, _)| one == other) {
                 let ranges: Vec<_> = of_one.iter().map(range).collect();
-                self.load_pages(&ranges).map_err(of_victim(of_one[0].0))?;
+                self.load_pages_with(&self.behind, &ranges).map_err(of_victim(of_one[0].0))?;
             }
         }
         let state = self.state.read();
@@ -193,7 +232,7 @@ impl Inner {
     fn begin_header(&self, object: &NewObject) -> (Request, Box<dyn Ticket>) {
         let range = Some(0..u64::from(object.header_bytes));
         let request = Request::Get { name: object.name(), range };
-        let ticket = self.requests.begin(&request);
+        let ticket = self.behind.begin(&request);
         (request, ticket)
     }
 

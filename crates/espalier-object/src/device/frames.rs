@@ -9,6 +9,7 @@ use crate::bucket::Failure;
 use crate::fetches::{Fetch, FrameKey, Frames, Purpose};
 use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, ObjectKind, TRAILER_BYTES, frames};
 use crate::objects::ObjectEntry;
+use crate::requests::Requests;
 use bytes::Bytes;
 use espalier_storage::BLOCK;
 use std::collections::BTreeSet;
@@ -44,7 +45,7 @@ impl Inner {
             });
         }
         for fetch in self.cover(sources, &wanted, purpose)? {
-            self.take(&fetch, sources, &wanted, &mut frames)?;
+            self.take(self.requests_of(purpose), &fetch, sources, &wanted, &mut frames)?;
         }
         Ok(frames)
     }
@@ -102,7 +103,15 @@ impl Inner {
     ) -> Result<Vec<Arc<Fetch>>> {
         let is_known =
             |object: &NewObject, frame| self.cache.has(object.id, frame) || self.on_disk(object, frame);
-        self.cache.fetches.cover(&self.requests, &sources.objects, wanted, purpose, is_known)
+        self.cache.fetches.cover(self.requests_of(purpose), &sources.objects, wanted, purpose, is_known)
+    }
+
+    /// No caller waits for a copy.
+    fn requests_of(&self, purpose: Purpose) -> &Requests {
+        match purpose {
+            Purpose::Copy => &self.behind,
+            Purpose::Read | Purpose::Announced => &self.requests,
+        }
     }
 
     fn on_disk(&self, object: &NewObject, frame: u32) -> bool {
@@ -112,6 +121,7 @@ impl Inner {
     /// Waits for a fetch and takes the frames that are wanted.
     fn take(
         &self,
+        requests: &Requests,
         fetch: &Arc<Fetch>,
         sources: &Sources,
         wanted: &BTreeSet<FrameKey>,
@@ -123,7 +133,7 @@ impl Inner {
                 numbered.for_each(|(frame, bytes)| disk.insert(&fetch.object, frame, bytes));
             }
         };
-        let got = fetch.wait(&self.requests, keep).inspect_err(|_| self.cache.fetches.failed(fetch))?;
+        let got = fetch.wait(requests, keep).inspect_err(|_| self.cache.fetches.failed(fetch))?;
         let mut taken = Vec::with_capacity(got.len());
         for (frame, bytes) in fetch.frames.clone().zip(&got) {
             let key = (fetch.object.id, frame);

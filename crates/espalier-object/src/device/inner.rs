@@ -35,6 +35,8 @@ pub(super) struct Inner {
     pub(super) epoch: u32,
     pub(super) environment: Arc<dyn Environment>,
     pub(super) requests: Arc<Requests>,
+    /// The same, for what no caller waits for.
+    pub(super) behind: Requests,
     pub(super) cache: Arc<FrameCache>,
     pub(super) journal: Option<Journal>,
     pub(super) chain: Mutex<Chain>,
@@ -45,13 +47,22 @@ pub(super) struct Inner {
     /// Objects of the state that is read which newer states do not need, as far as that is known:
     /// the writer may delete them.
     pub(super) deleted: Mutex<BTreeSet<ObjectId>>,
-    /// Segments of which compaction could not get a part for good: they stay where they are.
-    pub(super) unmovable: Mutex<BTreeSet<ObjectId>>,
+    /// Segments of which compaction could not get a part: they stay where they are for a while.
+    pub(super) unmovable: Mutex<BTreeMap<ObjectId, Unmovable>>,
     /// No delete is tried before this time of the environment's clock: one was refused.
     pub(super) deletes_from: Mutex<Duration>,
     /// Set and told when the device is closed or dropped.
     pub(super) ended: Mutex<bool>,
     pub(super) end: Condvar,
+}
+
+/// When compaction tries a segment again of which it could not get a part.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unmovable {
+    /// Not before this time of the environment's clock.
+    pub(super) until: Duration,
+    /// How long it waits since it was tried last.
+    pub(super) pause: Duration,
 }
 
 /// Why nothing is written any more.
@@ -247,13 +258,17 @@ impl Inner {
         }
     }
 
-    /// Takes no more writes, because of a failure; returns the error.
+    /// Takes no more writes, because of a failure; returns the error. If another writer has the
+    /// store by now, that is why.
     pub(super) fn latch(&self, failure: &Failure, operation: Operation) -> Error {
         let error = error::of_failure(failure, operation, &self.name);
         if self.latch.set(Latched::Failed(failure.message.clone())).is_ok() {
             tracing::error!(device = self.name, %failure, "the device takes no more writes");
         }
-        error
+        match self.latch.get() {
+            Some(Latched::Fenced(why)) => Error::new(ErrorKind::Io, operation, &self.name, why.clone()),
+            _ => error,
+        }
     }
 
     /// Takes no more writes, because another writer has the store.
@@ -261,6 +276,8 @@ impl Inner {
         tracing::error!(device = self.name, why, "fenced");
         let error = Error::new(ErrorKind::Io, Operation::Sync, &self.name, why.clone());
         let _ = self.latch.set(Latched::Fenced(why));
+        // Callers that wait for uploads learn it now.
+        self.requests.give_up_uploads();
         error
     }
 

@@ -71,7 +71,9 @@ impl Inner {
             if !self.rests(pause.max(SHORTEST_PAUSE)) {
                 return;
             }
-            if let Err(error) = self.renew_if_due() {
+            if let Err(error) = self.renew_if_due()
+                && !*self.ended.lock()
+            {
                 tracing::warn!(device = self.name, %error, "the lease cannot be renewed");
             }
         }
@@ -123,7 +125,7 @@ impl Inner {
             change(&mut next);
             let put_at = self.elapsed();
             let condition = Condition::Matches(line.version.clone());
-            match self.requests.replace_root(&next, &condition) {
+            match self.requests_for(purpose).replace_root(&next, &condition) {
                 Ok(Replaced::Done(version)) => {
                     *line = Line::new(next, version, put_at);
                     return Ok(());
@@ -139,12 +141,20 @@ impl Inner {
         }
     }
 
+    /// A renewal is given up when the device ends: what it would do the last root does.
+    fn requests_for(&self, purpose: Purpose) -> &Requests {
+        match purpose {
+            Purpose::Renewal => &self.behind,
+            Purpose::Publishing => &self.requests,
+        }
+    }
+
     /// Finds out which root is there, if that is not known.
     fn settle(&self, line: &mut Line, purpose: Purpose) -> Result<()> {
         if line.unsettled.is_empty() {
             return Ok(());
         }
-        match self.requests.read_root_for(true) {
+        match self.requests_for(purpose).read_root_for(true) {
             Ok(Some((found, _, version))) if line.unsettled.contains(&found.nonce) => {
                 // Nothing else differs, but what was deleted since is not named again. When its put
                 // began is not known: the next renewal comes the sooner.

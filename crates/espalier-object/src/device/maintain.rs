@@ -53,7 +53,9 @@ impl Inner {
             if self.elapsed() >= next {
                 next = self.elapsed() + pause;
             }
-            if let Err(error) = outcome {
+            if let Err(error) = outcome
+                && !*self.ended.lock()
+            {
                 tracing::warn!(device = self.name, %error, "maintenance");
             }
         }
@@ -98,7 +100,7 @@ impl Inner {
             return Ok(false);
         }
         let names: Vec<String> = due.iter().map(|(_, name)| name.clone()).collect();
-        let deletes = self.requests.delete_all(&names);
+        let deletes = self.behind.delete_all(&names);
         let deleted = due.iter().zip(&deletes.done).filter(|(_, done)| **done).map(|((id, _), _)| *id);
         let deleted: BTreeSet<ObjectId> = deleted.collect();
         self.forget(&deleted);
@@ -117,7 +119,7 @@ impl Inner {
         let mut line = self.line.lock();
         let mut state = self.state.write();
         deleted.iter().for_each(|id| state.objects.remove(*id));
-        self.unmovable.lock().retain(|id| !deleted.contains(id));
+        self.unmovable.lock().retain(|id, _| !deleted.contains(id));
         chain.objects.retain(|object| !deleted.contains(&object.id));
         line.root.objects.retain(|object| !deleted.contains(&object.id));
     }
@@ -131,7 +133,7 @@ impl Inner {
         if self.is_latched() || !self.state.read().objects.iter().any(|entry| entry.is_dead()) {
             return Ok(Vec::new());
         }
-        let found = self.requests.read_root()?;
+        let found = self.behind.read_root()?;
         let _chain = self.chain.lock();
         let now = match found {
             Some((root, facts, _)) if !self.is_latched() && root.nonce == self.line.lock().root.nonce => {

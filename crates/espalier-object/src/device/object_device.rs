@@ -3,6 +3,7 @@
 use super::inner::{Inner, Latched};
 use super::publish::Scope;
 use crate::disk_cache::DiskCacheUsage;
+use crate::format::ObjectId;
 use crate::journal::{Journal, JournalUsage};
 use crate::objects::Usage;
 use crate::requests::RequestCounts;
@@ -25,8 +26,10 @@ pub struct ObjectDevice {
 impl ObjectDevice {
     /// What is stored, and what of it is in use.
     pub fn usage(&self) -> Usage {
-        let unmovable_segments = self.inner.unmovable.lock().len() as u64;
-        Usage { unmovable_segments, ..self.inner.state.read().objects.usage() }
+        let state = self.inner.state.read();
+        let is_live = |id: &&ObjectId| state.objects.get(**id).is_some_and(|entry| !entry.is_dead());
+        let unmovable_segments = self.inner.unmovable.lock().keys().filter(is_live).count() as u64;
+        Usage { unmovable_segments, ..state.objects.usage() }
     }
 
     /// What the journal has, if there is one.
@@ -84,9 +87,14 @@ impl ObjectDevice {
         outcome
     }
 
-    /// The last work begins: nothing waits without end for a store that is away any more.
+    /// The last work begins: nothing waits without end for a store that is away any more. On a
+    /// device for reading, gets that are under way are given up, also those of the devices that it
+    /// shares its requests with.
     pub fn begin_close(&self) {
-        self.inner.requests.end();
+        match self.inner.latch.get() {
+            Some(Latched::Closed(_)) => self.inner.requests.end_reading(),
+            _ => self.inner.requests.end(),
+        }
     }
 
     /// Ends the background threads. None puts a root from then on. One that panicked has ended too:
@@ -96,6 +104,7 @@ impl ObjectDevice {
         // A reader shares its requests with those that follow it.
         if !matches!(self.inner.latch.get(), Some(Latched::Closed(_))) {
             self.inner.requests.end();
+            self.inner.requests.stop_maintenance();
         }
         self.inner.end.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());

@@ -195,6 +195,7 @@ impl Inner {
             environment: Arc::clone(environment),
             cache,
             journal,
+            behind: requests.for_maintenance(),
             requests,
             options,
             chain: Mutex::new(chain),

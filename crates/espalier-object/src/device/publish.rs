@@ -12,7 +12,7 @@
 
 use super::inner::{Attempt, Chain, Inner};
 use super::line::Purpose;
-use crate::bucket::{Condition, Failure, Request};
+use crate::bucket::{Condition, Failure, FailureKind, Request};
 use crate::format::{
     Header, Holder, JournalPosition, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root,
     encode_directory, encode_objects, encode_page, section,
@@ -153,7 +153,13 @@ impl Inner {
     fn load_pages_to_publish(&self, ranges: &[Range<u64>]) -> std::result::Result<(), Failure> {
         loop {
             match self.load_pages(ranges) {
-                Err(failure) if failure.may_pass() && self.requests.puts_wait() => {
+                // A get has no condition: that one is said to have failed was tried often enough.
+                Err(failure)
+                    if failure.may_pass()
+                        && failure.kind != FailureKind::Condition
+                        && self.requests.puts_wait()
+                        && !self.is_latched() =>
+                {
                     tracing::debug!(device = self.name, %failure, "pages of the map are waited for");
                 }
                 outcome => return outcome,

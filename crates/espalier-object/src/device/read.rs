@@ -6,6 +6,7 @@ use super::tables::{PagesGet, located};
 use crate::bucket::{Failure, FailureKind};
 use crate::fetches::{Frames, Purpose};
 use crate::format::{FRAME_BLOCKS, NewObject, ObjectId};
+use crate::requests::Requests;
 use crate::runs::{Place, Run};
 use crate::segment::Segment;
 use espalier_storage::{BLOCK, Result};
@@ -86,9 +87,7 @@ impl Inner {
                     return copy_frames(buffer, start, &sources, &frames).map_err(|f| failed(&f));
                 }
                 // It was compacted away since: the map says where the blocks are now.
-                Err(failure) if failure.kind == FailureKind::NotFound && lookups < MAX_LOOKUPS => {
-                    lookups += 1
-                }
+                Err(failure) if failure.is_of_a_missing_object() && lookups < MAX_LOOKUPS => lookups += 1,
                 Err(failure) => return Err(failed(&failure)),
             }
         }
@@ -157,6 +156,18 @@ impl Inner {
     /// # Errors
     /// If one cannot be got, or is damaged.
     pub(super) fn load_pages(&self, ranges: &[Range<u64>]) -> std::result::Result<(), Failure> {
+        self.load_pages_with(&self.requests, ranges)
+    }
+
+    /// The same, by requests of callers or of maintenance.
+    ///
+    /// # Errors
+    /// As for [`Inner::load_pages`].
+    pub(super) fn load_pages_with(
+        &self,
+        requests: &Requests,
+        ranges: &[Range<u64>],
+    ) -> std::result::Result<(), Failure> {
         let missing = {
             let state = self.state.read();
             let pages: BTreeMap<_, _> = ranges.iter().flat_map(|range| state.map.missing(range)).collect();
@@ -165,7 +176,7 @@ impl Inner {
         if missing.is_empty() {
             return Ok(());
         }
-        let pages = PagesGet::begin(&self.requests, missing).finish(&self.requests)?;
+        let pages = PagesGet::begin(requests, missing).finish(requests)?;
         let mut state = self.state.write();
         pages.into_iter().for_each(|(number, runs)| state.map.load(number, runs));
         Ok(())

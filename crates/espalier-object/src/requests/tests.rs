@@ -82,3 +82,50 @@ fn what_waits_without_end_ends_in_time_when_it_may_wait_no_more() {
     // Without a budget a get ends with the device.
     assert!(is_about(waits_after(Requests::end, None, false, &get), 60));
 }
+
+/// A server that says of every request that its condition failed.
+#[derive(Debug, Default)]
+struct Odd(AtomicU64);
+
+struct Refused;
+
+impl Ticket for Refused {
+    fn wait(self: Box<Self>) -> Result<Reply, Failure> {
+        Err(Failure::new(FailureKind::Condition, "412 Precondition Failed"))
+    }
+}
+
+impl Bucket for Odd {
+    fn name(&self) -> &str {
+        "odd"
+    }
+
+    fn submit(&self, _: Request) -> Box<dyn Ticket> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::new(Refused)
+    }
+}
+
+#[test]
+fn a_condition_that_no_request_had_is_tried_again_with_pauses_and_has_an_end() {
+    let clock = Arc::new(SimulatedEnvironment::new(1));
+    let server = Arc::new(Odd::default());
+    for budget in [None, Some(Duration::from_secs(60))] {
+        let requests = Requests::new(server.clone(), clock.clone(), budget);
+        requests.establish();
+        requests.set_journaled(true);
+        let get = Request::Get { name: "data/1".into(), range: None };
+        let (asked, began) = (server.0.load(Ordering::Relaxed), clock.monotonic());
+        let failure = requests.call(&get).unwrap_err();
+        assert_eq!(server.0.load(Ordering::Relaxed) - asked, u64::from(MAX_CONDITION_REPLIES));
+        let waited = clock.monotonic() - began;
+        assert!(waited > Duration::from_secs(5) && waited < Duration::from_secs(60), "{waited:?}");
+        assert!(failure.message.contains("data/1") && failure.message.contains("a proxy"), "{failure}");
+        assert_eq!(failure.missing.as_deref(), Some("data/1"));
+        // One that a put had is decided by its caller, at once.
+        let asked = server.0.load(Ordering::Relaxed);
+        let put = Request::Put { name: "probe/1".into(), body: Vec::new(), condition: Condition::Absent };
+        assert!(requests.call(&put).is_err());
+        assert_eq!(server.0.load(Ordering::Relaxed) - asked, 1);
+    }
+}

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "not every test uses everything")]
 
 use espalier_object::{
-    Bucket, Failure, FailureKind, ObjectDevice, Options, Reply, Request, SimulatedBucket, Ticket,
+    Access, Bucket, Failure, FailureKind, ObjectDevice, Options, Present, Reply, Request, SimulatedBucket,
+    Ticket,
 };
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, SimulatedDevice, SimulatedEnvironment};
 use espalier_sync::Mutex;
@@ -123,5 +124,46 @@ impl Bucket for Outage {
             return Box::new(Ready(Err(Failure::new(kind, "the store is away"))));
         }
         self.bucket.submit(request)
+    }
+}
+
+/// A device on a simulated bucket, with the clocks of both.
+pub(crate) struct Bench {
+    pub(crate) bucket: Arc<SimulatedBucket>,
+    pub(crate) simulated: Arc<SimulatedEnvironment>,
+    pub(crate) environment: Arc<dyn Environment>,
+    pub(crate) options: Options,
+    pub(crate) device: ObjectDevice,
+}
+
+impl Bench {
+    /// An empty device, open for writing.
+    pub(crate) fn new(seed: u64, options: Options) -> Self {
+        let bucket = Arc::new(SimulatedBucket::new(seed));
+        let simulated = Arc::new(SimulatedEnvironment::new(seed));
+        let environment: Arc<dyn Environment> = simulated.clone();
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+        let device =
+            ObjectDevice::open(bucket.clone(), &environment, Access::Write, options.clone()).unwrap();
+        Self { bucket, simulated, environment, options, device }
+    }
+
+    /// Moves both clocks.
+    pub(crate) fn pass(&self, seconds: u64) {
+        self.bucket.advance(seconds * 1000);
+        self.simulated.advance(Duration::from_secs(seconds));
+    }
+
+    /// Lets maintenance do all that there is to do, some time after each step.
+    pub(crate) fn settle(&self) {
+        for _ in 0..60 {
+            self.pass(30);
+            while self.device.step().unwrap() {}
+        }
+    }
+
+    /// Bytes of all objects.
+    pub(crate) fn stored(&self) -> u64 {
+        self.bucket.objects().iter().map(|(_, bytes)| bytes).sum()
     }
 }

@@ -13,6 +13,8 @@ enum Answer {
     Status(u16, &'static str),
     /// It says that there are more bytes than it sends.
     Cut,
+    /// It says that there are five terabytes, and begins to send them.
+    Endless,
     /// It closes the connection.
     Hangs,
 }
@@ -86,6 +88,10 @@ fn answer_one(connection: TcpStream, answer: &Answer) {
         Answer::Cut => {
             let headers =
                 "etag: \"1\"\r\nlast-modified: Fri, 27 Nov 2026 10:00:00 GMT\r\ncontent-length: 5000";
+            format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{headers}\r\n\r\nbeginning")
+        }
+        Answer::Endless => {
+            let headers = "etag: \"1\"\r\nlast-modified: Fri, 27 Nov 2026 10:00:00 GMT\r\ncontent-length: 5000000000000";
             format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{headers}\r\n\r\nbeginning")
         }
     };
@@ -228,4 +234,31 @@ fn no_request_has_a_shorter_limit_than_its_bytes_need() {
     let store = services::s3_with(builder, &location).unwrap();
     let shown = format!("{store:?}");
     assert!(shown.contains("Deferred(\"1 day\")") && !shown.contains("Parsed(30s)"), "{shown}");
+}
+
+#[test]
+fn what_is_larger_than_it_may_be_takes_no_memory() {
+    let server = Server::start();
+    let failure = server.failure(get(), Answer::Endless);
+    assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
+    assert!(failure.message.contains("root") && failure.message.contains("5000000000000"), "{failure}");
+}
+
+/// A list without an end fails when it has taken what it may take.
+#[test]
+fn a_list_has_a_bound() {
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+    let facts = |number: usize| {
+        Ok(ObjectFacts { name: format!("data/{number:08}"), bytes: 1, version: None, modified: 0 })
+    };
+    let mut taken = 0;
+    let endless = futures_util::stream::iter((0..).inspect(|_| taken += 1).map(facts));
+    let failure = run(listed(endless, "prefix/data", 1 << 20)).unwrap_err();
+    assert!(taken < 20_000, "{taken}");
+    assert_eq!(failure.kind, FailureKind::Unsupported);
+    assert!(failure.message.contains("prefix/data") && failure.message.contains("prefix of its own"));
+    let short = futures_util::stream::iter((0..100).map(facts));
+    assert_eq!(run(listed(short, "prefix/data", 1 << 20)).unwrap().len(), 100);
 }
