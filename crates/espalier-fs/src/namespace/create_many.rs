@@ -83,6 +83,7 @@ pub(crate) fn create_many(
     let many = ManyFiles { namespace, tree: &tree, dir: &dir, maker };
     let mut results = many.find_victims(files, &mut names, &mut victims)?;
     let files = &files[..results.len()];
+    many.check_directory(&mut results);
     let plans = many.plan(files, &victims, &mut results)?;
     many.clear_mark(&plans)?;
     let mut nodes = vec![&dir];
@@ -155,6 +156,19 @@ impl<'a> ManyFiles<'a, '_> {
             victims.push(victim);
         }
         Ok(results)
+    }
+
+    /// Refuses all files if the caller may make none in the directory, before anything is changed
+    /// for them: marks are cleared, and places made free, for files that may come to be. Asked
+    /// again under the lock of the state.
+    fn check_directory(&self, results: &mut [Result<Option<NodeId>>]) {
+        let judged = Judge::Caller(self.maker.credentials).create(&self.dir.state().inode);
+        if let Err(error) = judged {
+            results
+                .iter_mut()
+                .filter(|result| result.is_ok())
+                .for_each(|result| *result = Err(error.clone()));
+        }
     }
 
     /// Makes ready the places of files that were not refused.

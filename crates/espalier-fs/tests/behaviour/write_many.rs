@@ -477,6 +477,26 @@ fn bad_requests_are_refused_alone() {
     bench.check(0);
 }
 
+/// A user's own tree is handled without a walk as long as nothing foreign came to lie in it; files
+/// that another user asks for in vain change nothing of that.
+#[test]
+fn files_that_may_not_be_made_leave_the_directory_as_it_is() {
+    let (bench, paths, root, seven) = bench();
+    root.chmod("/", 0o1777, Links::Follow).unwrap();
+    seven.mkdir("/mine", 0o755).unwrap();
+    seven.open("/mine/file", &Open::create(0o644)).unwrap();
+    let before = root.stat("/mine", Links::Stay).unwrap();
+    let eight = paths.caller(Credentials { uid: 8, gid: 8, groups: Vec::new() });
+    let files = [plain("/mine/new", b"8"), plain("/mine/file", b"8")];
+    let told = write_many(&eight, &files, WriteHow::default());
+    let kinds: Vec<_> = told.iter().map(|(_, kind)| *kind).collect();
+    assert_eq!(kinds, [Some(FsErrorKind::AccessDenied); 2]);
+    assert_eq!(root.stat("/mine", Links::Stay).unwrap(), before);
+    seven.clone_tree("/mine", "/copy").unwrap();
+    assert_eq!(bench.fs.statistics().ownership_walks, 0);
+    bench.check(0);
+}
+
 #[test]
 fn what_is_open_and_other_names_stay() {
     let (bench, _paths, root, _) = bench();
