@@ -133,7 +133,7 @@ impl ThreadPool {
                 self.monitor.wake();
             }
             if self.lead.is_on() && sleeps.are_frequent() {
-                self.lead.look(&self.activity);
+                self.monitor.look_soon();
             }
             self.take_place(&mut thread.placement);
             let result = thread.worker.serve(message, length, arrival);
@@ -208,6 +208,12 @@ impl MonitoredQueue for Arc<ThreadPool> {
 
     fn cpu(&self) -> Option<usize> {
         self.lead.cpu().filter(|_| self.lead.is_on())
+    }
+
+    fn look(&self) {
+        if self.lead.is_on() {
+            self.lead.look(&self.activity);
+        }
     }
 
     fn is_unsuited(&self) -> bool {

@@ -8,9 +8,9 @@
 //!
 //! The kernel moves the client to another CPU now and then, always when a thread in the background
 //! was woken; from there each of its requests takes several times as long. On one CPU with its
-//! client the leader never waits for a request: the client makes the next one while the leader, from
-//! which it took the CPU, has not come back to read. So a leader that sleeps between requests looks
-//! where its client is, and follows it there; the load monitor looks each tick as well.
+//! client the leader never waits for a request: the client, which took the CPU from it, makes the
+//! next one before it has come back to read. So a leader that sleeps between requests has the load
+//! monitor look where its client is, and follows it there; the monitor looks each tick as well.
 //!
 //! While the leader serves, no thread reads. So none leads when clients take turns, or when the
 //! leader sleeps in its requests: then a thread of every CPU reads, and a spare one if all are

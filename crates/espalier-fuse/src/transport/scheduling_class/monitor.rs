@@ -5,8 +5,8 @@ use super::class::{SchedulingClass, may_leave_idle_class};
 use super::class_policy::ClassPolicy;
 use crate::transport::affinity::{BackgroundAffinity, BackgroundMember};
 use crate::transport::config::ThreadLister;
-use espalier_sync::{Condvar, Mutex};
-use std::time::Duration;
+use espalier_sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 /// How often queues are looked at while one of them is hot.
 const TICK: Duration = Duration::from_millis(4);
@@ -18,6 +18,9 @@ pub(in crate::transport) trait MonitoredQueue: Sync {
 
     /// The CPU on which its threads serve, if it is one.
     fn cpu(&self) -> Option<usize>;
+
+    /// Between two ticks: its thread asks for a look at where its client is.
+    fn look(&self) {}
 
     /// A tick has passed: whether its threads should be ordinary, whatever its load.
     fn is_unsuited(&self) -> bool {
@@ -70,6 +73,16 @@ impl LoadMonitor {
         }
     }
 
+    /// Has the monitor look where clients are, before the next tick. A serving thread does not look
+    /// itself: proc(5) may keep it waiting for its client, which waits for its answer.
+    pub(in crate::transport) fn look_soon(&self) {
+        if let Some(state) = self.state.try_lock()
+            && *state == MonitorState::Awake
+        {
+            self.changed.notify_one();
+        }
+    }
+
     /// Ends [`LoadMonitor::run`].
     pub(in crate::transport) fn end(&self) {
         *self.state.lock() = MonitorState::Ended;
@@ -87,7 +100,7 @@ impl LoadMonitor {
         let activities: Vec<_> = queues.iter().map(|queue| queue.activity()).collect();
         let mut policies: Vec<_> = queues.iter().map(|_| ClassPolicy::default()).collect();
         let mut busy = Vec::new();
-        while self.wait_for_tick(&activities, &mut policies) {
+        while self.wait_for_tick(queues, &activities, &mut policies) {
             for (queue, policy) in queues.iter().zip(&mut policies) {
                 adapt(*queue, policy, || are_all_cpus_busy(&activities));
             }
@@ -111,15 +124,21 @@ impl LoadMonitor {
     }
 
     /// Returns when a tick has passed in which some queue may be hot; false at the end.
-    fn wait_for_tick(&self, queues: &[&QueueActivity], policies: &mut [ClassPolicy]) -> bool {
+    fn wait_for_tick(
+        &self,
+        queues: &[&dyn MonitoredQueue],
+        activities: &[&QueueActivity],
+        policies: &mut [ClassPolicy],
+    ) -> bool {
         let mut state = self.state.lock();
         while *state == MonitorState::Asleep {
             self.changed.wait(&mut state);
             // What came meanwhile did not come within a tick.
-            queues.iter().zip(&mut *policies).for_each(|(queue, policy)| policy.skip(queue.requests()));
+            activities.iter().zip(&mut *policies).for_each(|(queue, policy)| policy.skip(queue.requests()));
         }
-        if *state == MonitorState::Awake {
-            self.changed.wait_for(&mut state, TICK);
+        let tick = Instant::now() + TICK;
+        while *state == MonitorState::Awake && !self.changed.wait_until(&mut state, tick).timed_out() {
+            MutexGuard::unlocked(&mut state, || queues.iter().for_each(|queue| queue.look()));
         }
         *state != MonitorState::Ended
     }
