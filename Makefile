@@ -9,7 +9,7 @@ DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all demo test test-long conformance soak-fsx lint fuzz soak soak-object power-cut bench install \
-	install-files install-library built-program built-library uninstall clean static deb rpm wheel dist dist-check package-test first-file \
+	install-files install-library built-program built-library uninstall clean static deb rpm wheel dist dist-check package-test unit-test first-file \
 	publish-check site guarantees
 
 all:
@@ -187,6 +187,12 @@ package-test:
 	./scripts/install-deps build dist package
 	./scripts/package deb
 	./scripts/package-test
+
+# The same package under a systemd of its own, in a container.
+unit-test:
+	./scripts/install-deps build dist package unit
+	./scripts/package deb
+	./scripts/unit-test
 
 # Seconds from the first command to the first file, in a fresh root, for each way to install.
 first-file:

@@ -36,6 +36,11 @@ _clap_complete_NAME() {
         if [[ ! $quote && $offer =~ [^[:alnum:]_@%+=:,./-] ]]; then
             printf -v offer %q "$offer"
             offer=${offer//\\,/,}
+        elif [[ $quote == '"' ]]; then
+            # Names may be foreign, and bash looks for commands between these quotes.
+            offer=${offer//\\/\\\\} offer=${offer//\"/\\\"} offer=${offer//\$/\\\$} offer=${offer//\`/\\\`}
+        elif [[ $quote ]]; then
+            offer=${offer//\'/\'\\\'\'}
         fi
         COMPREPLY+=("$offer")
     done <<<"$offers"
