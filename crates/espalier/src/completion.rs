@@ -259,7 +259,7 @@ fn paths_inside(current: &[u8], image: &Path) -> Vec<CompletionCandidate> {
         Vec::new()
     };
     let is_offered =
-        |name: &[u8]| name.starts_with(begun) && (begun.first() == name.first() || name[0] != b'.');
+        |name: &[u8]| name.starts_with(begun) && (begun.starts_with(b".") || !name.starts_with(b"."));
     let offer = |(name, is_directory): (Vec<u8>, bool)| {
         let end: &[u8] = if is_directory { b"/" } else { b"" };
         CompletionCandidate::new(OsString::from_vec([lead, &name, end].concat()))

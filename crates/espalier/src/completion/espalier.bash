@@ -16,7 +16,7 @@ _clap_complete_NAME() {
     local index=$((${#words[@]} - 1))
     [[ ! $breaks || ! $part =~ ^[$breaks]+$ ]] || part=
     local before=${words[index]%"$part"} quote=
-    # What is quoted on the line is asked for, and offered, as it is.
+    # Offers go between the quotes that the line has begun.
     [[ $part != [\'\"]* ]] || quote=${part:0:1}
     for ((i = 0; i <= index; i++)); do
         case ${words[i]} in
