@@ -1,6 +1,6 @@
 //! What a repair keeps and what it tells.
 
-use espalier_engine::{Batch, FormatOptions, IndexId, OpenOptions, Store};
+use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Store};
 use espalier_storage::{AlignedBuf, Device, MemoryDevice, Random, SimulatedEnvironment};
 use std::sync::Arc;
 
@@ -114,6 +114,48 @@ fn patches_make_nothing_of_values_that_are_lost() {
     rescue.store.close().unwrap();
     drop(rescue);
     check(&Store::open(device, environment(), options()).unwrap());
+}
+
+/// Clones of the whole double what is lost each time: the repair ends, and tells of all copies.
+#[test]
+fn what_clones_of_clones_have_lost_is_told() {
+    let (device, store, index) = with_values(value);
+    store.checkpoint().unwrap();
+    let copies: Vec<u8> = (b'a'..b'a' + 24).collect();
+    for copy in &copies {
+        let mut batch = Batch::new();
+        batch.clone_range(index, b"", &[*copy]);
+        // What rests on nothing in the copy of a lost value makes nothing.
+        batch.patch(index, &[&[*copy], &*key(3)].concat(), 8, b"patch".to_vec());
+        batch.patch(index, &[&[*copy], &*key(4)].concat(), 8, b"patch".to_vec());
+        store.commit(batch).unwrap();
+    }
+    let mut batch = Batch::new();
+    // What is put in its place, or deleted and made anew, is not lost.
+    batch.clone_range(index, &key(4), &key(3));
+    batch.delete_range(index, KeyRange::prefix(b"f"));
+    store.commit(batch).unwrap();
+    let mut batch = Batch::new();
+    batch.patch(index, &key(3), 0, b"here".to_vec());
+    batch.patch(index, &[b"f", &*key(3)].concat(), 0, b"anew".to_vec());
+    store.commit(batch).unwrap();
+    store.sync_all().unwrap();
+
+    let damaged = with_damage(&device, &value(3)[1000..1100], 50);
+    let rescue = Store::open_damaged(damaged, environment(), options(), &mut |_| ()).unwrap();
+    let told = |key: &[u8]| {
+        rescue.losses.iter().any(|loss| loss.range.as_ref().is_some_and(|range| range.contains(key)))
+    };
+    let get = |key: &[u8]| rescue.store.get(index, key).unwrap().map(Vec::from);
+    for copy in copies.iter().filter(|copy| **copy != b'f') {
+        let [lost, kept] = [3, 4].map(|n| [&[*copy], &*key(n)].concat());
+        assert!(told(&lost) && get(&lost).is_none(), "{}", *copy as char);
+        assert!(get(&kept).is_some_and(|value| value.get(8..13) == Some(b"patch")));
+    }
+    let [lost, kept] = [3, 4].map(|n| [b"xvuba", &*key(n)].concat());
+    assert!(told(&lost) && get(&lost).is_none() && get(&kept).is_some());
+    assert!(get(&key(3)).is_some_and(|found| found[..4] == *b"here" && found[4..] == value(4)[4..]));
+    assert_eq!(get(&[b"f", &*key(3)].concat()).as_deref(), Some(&b"anew"[..]));
 }
 
 /// Large values that the log has put together into one part: when one of them is damaged, the

@@ -264,6 +264,11 @@ impl Memtable {
         self.inner.read().ranges.clone()
     }
 
+    /// The keys that have messages of their own, in ascending order.
+    pub(crate) fn keys(&self) -> Vec<Bytes> {
+        self.inner.read().points.keys().cloned().collect()
+    }
+
     /// Copies keys with their messages in ascending order, from `start` on: until there are `keys`
     /// keys or `bytes` bytes, but at least one key if there is one.
     pub(crate) fn copy_ascending(

@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod error;
 pub(crate) mod ids;
 pub mod key;
+pub(crate) mod key_ranges;
 pub(crate) mod logged_op;
 pub(crate) mod op;
 pub(crate) mod options;

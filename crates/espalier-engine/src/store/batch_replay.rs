@@ -9,12 +9,14 @@ use crate::index::{Index, Layer};
 use crate::log::{LoggedBatch, LoggedOp};
 use crate::memtable::Memtable;
 use crate::message::pending_clone::PendingClone;
+use crate::message::range_messages::RangeOps;
 use crate::model::batch::bytes_in;
 use crate::model::error::Context;
-use crate::model::ids::{IndexId, Lsn, Msn};
-use crate::model::key::{Key, KeyRange};
+use crate::model::ids::{Lsn, Msn};
+use crate::model::key::{KeyRange, union_of};
 use crate::model::options::OpenOptions;
 use crate::space::{Purpose, Space};
+use crate::store::losses::Losses;
 use crate::tree::{Loss, TreePolicy, Trees, keys_without_base};
 use crate::{Error, ErrorKind, Result};
 use espalier_sync::Mutex;
@@ -28,14 +30,6 @@ const MAX_REPLAY_LAYERS: usize = 16;
 /// No store counts so far: a log that says so is damaged.
 const LAST_MSN: u64 = u64::MAX / 2;
 
-/// Something that a damaged store has lost.
-pub(super) struct Lost {
-    pub(super) loss: Loss,
-    /// The message that brought it, if that was in the log; otherwise it was in the tree, and what
-    /// changes it has nothing to change.
-    pub(super) since: Option<Msn>,
-}
-
 /// Puts logged batches back into memtables.
 pub(super) struct BatchReplay<'a> {
     pub(super) trees: &'a Arc<Trees>,
@@ -46,7 +40,7 @@ pub(super) struct BatchReplay<'a> {
     pub(super) order: CommitOrder,
     /// What a damaged store has lost: where messages have nothing to change, they must make
     /// nothing.
-    pub(super) losses: Mutex<Vec<Lost>>,
+    pub(super) losses: Mutex<Losses>,
     /// Space is low. What is replayed had its blocks reserved before: replay must take no more.
     low_space: Cell<bool>,
     /// See [`TreePolicy`].
@@ -61,9 +55,8 @@ impl<'a> BatchReplay<'a> {
         indexes: &'a Indexes,
         deleted: &'a DeletedRanges,
         order: CommitOrder,
-        losses: Vec<Loss>,
+        losses: Losses,
     ) -> Self {
-        let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
         let low_space = Cell::new(is_low(&space.block_counts(), 0, &options.tuning));
         let losses = Mutex::new(losses);
         Self { trees, space, options, indexes, deleted, order, losses, low_space, unmerged_bytes: 0 }
@@ -139,8 +132,11 @@ impl<'a> BatchReplay<'a> {
         index.seal(lsn);
         while let Some(sealed) = index.version().sealed.first() {
             match &sealed.layer {
-                Layer::Table(table) => self.delete_baseless(index, table)?,
-                Layer::Clone(clone) => self.copy_losses(index.id, clone),
+                Layer::Table(table) => {
+                    self.delete_baseless(index, table)?;
+                    self.losses.lock().pass_table(index.id, table);
+                }
+                Layer::Clone(clone) => self.losses.lock().pass_clone(index.id, clone),
             }
             sealed.layer.freeze_values(&self.trees.memory.value_bytes);
             self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
@@ -172,40 +168,34 @@ impl<'a> BatchReplay<'a> {
 
 impl BatchReplay<'_> {
     /// Deletes what messages make of nothing where something is lost. There are no readers yet.
+    ///
+    /// Before this table there is nothing of the kind in the tree: the repair deleted it before
+    /// replay began, this function did so for each table since, and clones copy no more than that.
+    /// So it looks at the keys that this table changes, not at all that is left where something is
+    /// lost: a log may make as many tables as it has batches.
     fn delete_baseless(&self, index: &Index, table: &Arc<Memtable>) -> Result<()> {
         let mut losses = self.losses.lock();
-        let in_tree = losses.iter().filter(|l| l.since.is_none() && l.loss.index == Some(index.id));
-        let ranges: Vec<KeyRange> = in_tree.filter_map(|l| l.loss.range.clone()).collect();
-        for range in ranges {
-            for key in keys_without_base(self.trees, Some(table), &index.version().root, &range)? {
-                table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
-                let loss = Loss::key(index.id, &key, "what was changed there is lost");
-                losses.push(Lost { loss, since: None });
+        if losses.has_none_in_tree(index.id) {
+            return Ok(());
+        }
+        for changed in changed_by(table) {
+            for range in losses.in_tree(index.id, &changed) {
+                for key in keys_without_base(self.trees, Some(table), &index.version().root, &range)? {
+                    table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
+                    losses.add_in_tree(Loss::key(index.id, &key, "what was changed there is lost"));
+                }
             }
         }
         Ok(())
     }
+}
 
-    /// What a clone copies of something lost is lost there too: from here on, and not before, when
-    /// something else was there.
-    fn copy_losses(&self, index: IndexId, clone: &PendingClone) {
-        let PendingClone { msn, source, destination, .. } = clone;
-        let below = KeyRange::prefix(source);
-        let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
-        let mut losses = self.losses.lock();
-        let mut copied = Vec::new();
-        let known = losses.iter().filter(|l| l.since.is_none_or(|since| since < *msn));
-        for Lost { loss, since } in known.filter(|l| l.loss.index == Some(index)) {
-            let Some(range) = loss.range.as_ref().map(|range| range.intersect(&below)) else { continue };
-            if range.is_empty() {
-                continue;
-            }
-            let whole = KeyRange::prefix(destination);
-            let start = moved(&range.start).unwrap_or(whole.start);
-            let end = range.end.as_ref().and_then(moved).or(whole.end);
-            let loss = Loss { range: Some(KeyRange { start, end }), ..loss.clone() };
-            copied.push(Lost { loss, since: since.map(|_| *msn) });
-        }
-        losses.append(&mut copied);
-    }
+/// The keys to which a table may give a value: those with messages of their own, and what range
+/// updates cover.
+fn changed_by(table: &Memtable) -> Vec<KeyRange> {
+    let ranges = table.ranges();
+    let updates = |ops: &RangeOps| ops.iter().any(|(_, op)| matches!(op, crate::RangeOp::Update(_)));
+    let updated = ranges.iter().filter(|(_, ops)| updates(ops)).map(|(range, _)| range);
+    let keys = table.keys();
+    union_of(updated.chain(keys.iter().map(|key| KeyRange::through(key, key))).collect())
 }

@@ -5,6 +5,7 @@ pub(crate) mod components;
 pub(crate) mod diff;
 mod format;
 mod inspection;
+mod losses;
 pub(crate) mod opening;
 mod recovery;
 pub(crate) mod repair;

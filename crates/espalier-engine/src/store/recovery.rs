@@ -7,6 +7,7 @@
 
 use super::batch_replay::BatchReplay;
 use super::components::{Components, Recovered};
+use super::losses::Losses;
 use super::opening::{Opening, choose_memtable, space_options};
 use super::value_part_binder::ValuePartBinder;
 use crate::checkpoint::state::CheckpointState;
@@ -68,7 +69,7 @@ fn recover(
         ..opening.log_config()
     };
     let mut replay =
-        BatchReplay::new(trees, &space, options, &indexes, &deleted, opening.order(), Vec::new());
+        BatchReplay::new(trees, &space, options, &indexes, &deleted, opening.order(), Losses::default());
     replay.unmerged_bytes = (options.memory / 2) as usize;
     let log = opening
         .log(binder.clone(), config)

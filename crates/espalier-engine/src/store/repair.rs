@@ -28,8 +28,9 @@ use crate::model::value::Value;
 use crate::model::value_reader::load;
 use crate::space::{RebuiltSpace, Space, VolumeTable};
 use crate::store::Store;
-use crate::store::batch_replay::{BatchReplay, Lost};
+use crate::store::batch_replay::BatchReplay;
 use crate::store::components::{Components, Recovered};
+use crate::store::losses::Losses;
 use crate::store::opening::{Opening, choose_memtable, space_options};
 use crate::store::value_part_binder::ValuePartBinder;
 use crate::tree::{Progress, References, Root, Salvager, TreePolicy, Trees};
@@ -120,6 +121,7 @@ fn salvage(
     }
 
     let deleted: Arc<DeletedRanges> = Arc::default();
+    let losses = Losses::in_trees(losses);
     let mut replay = BatchReplay::new(trees, &space, options, &indexes, &deleted, opening.order(), losses);
     let table = Arc::new(IndexTable::new(indexes.clone()));
     let binder = Arc::new(ValuePartBinder::new(trees, &space, &table));
@@ -131,7 +133,7 @@ fn salvage(
     for index in indexes.values() {
         replay.absorb(index, replay.order.last_lsn)?;
     }
-    let mut losses: Vec<Loss> = replay.losses.into_inner().into_iter().map(|lost| lost.loss).collect();
+    let mut losses = replay.losses.into_inner().into_told();
     let order = replay.order;
     losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
     let checkpoint = CheckpointState::new(stored, Vec::new()).with_uncounted(uncounted);
@@ -212,7 +214,7 @@ struct LostValues {
 impl LostValues {
     /// Replaces insertions of lost values by deletions, and patches by zeros; leaves out what
     /// changes what is lost. Values that share a part with damage are written again.
-    fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Lost>) {
+    fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Losses) {
         let first = batch.first_msn.0;
         for (n, logged) in batch.ops.iter_mut().enumerate() {
             let msn = Msn(first.wrapping_add(n as u64));
@@ -226,7 +228,7 @@ impl LostValues {
                         continue;
                     }
                     if let Some(loss) = self.point(trees, *index, key, op) {
-                        losses.push(Lost { loss, since: Some(msn) });
+                        losses.add_value(loss, msn);
                     }
                 }
                 LoggedOp::Range { index, range, op: RangeOp::Delete } => {

@@ -14,7 +14,7 @@
 use crate::Result;
 use crate::message::resolve::KeyMessages;
 use crate::model::ids::{Delta, IndexId, PieceId, Reference};
-use crate::model::key::{Key, KeyRange, before_end};
+use crate::model::key::{Key, KeyRange, before_end, union_of};
 use crate::model::value::Value;
 use crate::model::value_reader::load;
 use crate::model::view::View;
@@ -315,8 +315,8 @@ impl<'a> Salvager<'a> {
             self.lose(hidden.range, hidden.message);
         }
         let lost = self.losses.iter().filter(|loss| loss.index == Some(index));
-        for range in lost.filter_map(|loss| loss.range.as_ref()) {
-            stale.extend(keys_without_base(self.trees, None, root, range)?);
+        for range in union_of(lost.filter_map(|loss| loss.range.clone()).collect()) {
+            stale.extend(keys_without_base(self.trees, None, root, &range)?);
         }
         let stale_key = |key| Loss::key(index, key, "what is there may be older than what was lost");
         self.losses.extend(stale.iter().map(stale_key));
