@@ -10,6 +10,7 @@ use crate::log::{LoggedBatch, LoggedOp};
 use crate::memtable::Memtable;
 use crate::message::pending_clone::PendingClone;
 use crate::message::range_messages::RangeOps;
+use crate::message::resolve::KeyMessages;
 use crate::model::batch::bytes_in;
 use crate::model::error::Context;
 use crate::model::ids::{Lsn, Msn};
@@ -181,6 +182,9 @@ impl BatchReplay<'_> {
         for changed in changed_by(table) {
             for range in losses.in_tree(index.id, &changed) {
                 for key in keys_without_base(self.trees, Some(table), &index.version().root, &range)? {
+                    if is_decided_by(table, &key) {
+                        continue;
+                    }
                     table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
                     losses.add_in_tree(Loss::key(index.id, &key, "what was changed there is lost"));
                 }
@@ -198,4 +202,11 @@ fn changed_by(table: &Memtable) -> Vec<KeyRange> {
     let updated = ranges.iter().filter(|(_, ops)| updates(ops)).map(|(range, _)| range);
     let keys = table.keys();
     union_of(updated.chain(keys.iter().map(|key| KeyRange::through(key, key))).collect())
+}
+
+/// True if the table deletes what was at `key` before: nothing that is lost counts any more.
+fn is_decided_by(table: &Memtable, key: &[u8]) -> bool {
+    let mut found = KeyMessages::default();
+    table.find(key, Msn(u64::MAX), &mut found);
+    found.is_done()
 }
