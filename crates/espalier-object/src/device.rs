@@ -30,6 +30,7 @@ mod options;
 mod probe;
 mod publish;
 mod read;
+mod recount;
 mod tables;
 
 pub use check::{CheckReport, check_objects};

@@ -128,6 +128,15 @@ impl ObjectTable {
         }
     }
 
+    /// So many are in use; returns what was said before, if that is another number.
+    pub(crate) fn correct(&mut self, id: ObjectId, live: u32) -> Option<u32> {
+        let entry = self.0.get_mut(&id).filter(|entry| entry.live != live)?;
+        if live > 0 {
+            entry.died = None;
+        }
+        Some(std::mem::replace(&mut entry.live, live))
+    }
+
     /// Blocks moved: away from `before`, to where `run` says.
     pub(crate) fn moved(&mut self, before: &[Run], run: &Run) {
         for (object, blocks) in before.iter().filter_map(|run| Some((run.place?.object, run.blocks))) {

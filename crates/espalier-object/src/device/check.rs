@@ -11,11 +11,10 @@ use crate::format::{
     FRAME_BLOCKS, Header, Malformed, NewObject, ObjectId, ObjectKind, frame_bytes, frames, open_frame,
 };
 use crate::objects::{ObjectEntry, Usage};
-use crate::pages::PAGE_BLOCKS;
 use crate::requests::{Deletes, PARALLEL_REQUESTS};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment, Operation, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Whole objects that are got at a time: a bound on memory.
@@ -78,12 +77,7 @@ impl ObjectDevice {
     fn check(&self, deep: bool) -> Result<CheckReport> {
         let inner = &self.inner;
         let failed = |failure: Failure| inner.read_error(&failure);
-        // A range at a time, so that not all pages are under way together.
-        let step = PAGE_BLOCKS * PARALLEL_REQUESTS as u64;
-        for start in (0..inner.blocks).step_by(step as usize) {
-            let range = start..inner.blocks.min(start + step);
-            inner.load_pages(std::slice::from_ref(&range)).map_err(failed)?;
-        }
+        inner.load_all_pages(&inner.requests).map_err(failed)?;
         let mut report = CheckReport { usage: self.usage(), ..CheckReport::default() };
         self.recount(&mut report);
         let entries: Vec<ObjectEntry> = inner.state.read().objects.iter().copied().collect();
@@ -103,12 +97,7 @@ impl ObjectDevice {
     /// Compares the table with the map.
     fn recount(&self, report: &mut CheckReport) {
         let state = self.inner.state.read();
-        let mut live: BTreeMap<ObjectId, u32> = BTreeMap::new();
-        for run in state.map.lookup(&(0..self.inner.blocks)) {
-            if let Some(place) = run.place {
-                *live.entry(place.object).or_default() += run.blocks;
-            }
-        }
+        let mut live = state.counts(std::slice::from_ref(&(0..self.inner.blocks)));
         for entry in state.objects.iter().filter(|entry| entry.object.kind == ObjectKind::Data) {
             let found = live.remove(&entry.object.id).unwrap_or(0);
             if found != entry.live {

@@ -20,14 +20,15 @@
 use super::error;
 use super::inner::{Inner, Unmovable};
 use super::publish::{Moved, Scope};
-use crate::bucket::{Failure, FailureKind, Request, Ticket};
-use crate::format::{Header, NewObject, ObjectId, ObjectKind};
+use super::recount::{HeaderGet, is_lasting};
+use crate::bucket::Failure;
+use crate::format::{NewObject, ObjectId, ObjectKind};
 use crate::objects::ObjectEntry;
 use crate::requests::{Deletes, PARALLEL_REQUESTS};
 use crate::runs::{Place, Run, RunMap};
 use crate::segment::{Segment, SegmentBuilder};
-use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK, Operation, Result};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,14 @@ impl From<Failure> for Stopped {
     }
 }
 
+/// What the map has in the victims.
+struct Live {
+    /// The blocks, in order.
+    runs: Vec<Run>,
+    /// Whether the object table said otherwise, which it does no more.
+    is_corrected: bool,
+}
+
 /// Says which segment could not be read.
 fn of_victim(victim: ObjectId) -> impl Fn(Failure) -> Stopped {
     move |failure| Stopped { victim: Some(victim), failure }
@@ -75,12 +84,13 @@ impl Inner {
         if victims.is_empty() {
             return Ok(false);
         }
-        let read = self.live_runs(&victims).and_then(|runs| self.copy(&runs));
-        let (segments, moved) = match read {
+        let read = self.live_runs(&victims).and_then(|live| {
+            let (segments, moved) = self.copy(&live.runs)?;
+            Ok((segments, moved, live.is_corrected))
+        });
+        let (segments, moved, is_corrected) = match read {
             Ok(read) => read,
-            Err(Stopped { victim: Some(victim), failure })
-                if !failure.may_pass() || failure.kind == FailureKind::Condition =>
-            {
+            Err(Stopped { victim: Some(victim), failure }) if is_lasting(&failure) => {
                 let device = &self.name;
                 tracing::warn!(device, object = %victim, %failure, "a segment cannot be compacted");
                 self.set_aside(victim);
@@ -89,6 +99,14 @@ impl Inner {
             }
             Err(Stopped { failure, .. }) => return Err(failed(&failure)),
         };
+        if moved.is_empty() {
+            // After a correction others have their turn now. Else the victims died just now, or
+            // they wait, so that the same step is not taken again and again.
+            if !is_corrected {
+                victims.iter().for_each(|victim| self.set_aside(victim.id));
+            }
+            return Ok(is_corrected);
+        }
         if let Err(failure) = self.upload(&segments) {
             self.take_back(&segments);
             return Err(failed(&failure));
@@ -190,17 +208,15 @@ impl Inner {
         victims
     }
 
-    /// The blocks that the map has in some segments, in order.
-    fn live_runs(&self, victims: &[NewObject]) -> std::result::Result<Vec<Run>, Stopped> {
+    /// The blocks that the map has in some segments. Their indexes name all of them, so the object
+    /// table gets the count that is right, if it has another.
+    fn live_runs(&self, victims: &[NewObject]) -> std::result::Result<Live, Stopped> {
         let mut candidates: Vec<(ObjectId, Run)> = Vec::new();
         for part in victims.chunks(PARALLEL_REQUESTS) {
-            let begun: Vec<_> = part.iter().map(|object| self.begin_header(object)).collect();
-            for (object, (request, ticket)) in part.iter().zip(begun) {
-                let open = |bytes: &Bytes| Header::decode(object.id, object.nonce, bytes);
-                let reply = self.behind.finish(ticket, &request);
-                let header = reply.and_then(|reply| self.behind.checked(&request, reply, open));
+            let begun: Vec<_> = part.iter().map(|object| HeaderGet::begin(&self.behind, object)).collect();
+            for (object, get) in part.iter().zip(begun) {
                 let mut index = 0;
-                for (start, blocks) in header.map_err(of_victim(object.id))?.index {
+                for (start, blocks) in get.finish(&self.behind).map_err(of_victim(object.id))? {
                     let place = Some(Place { object: object.id, index });
                     candidates.push((object.id, Run { start, blocks, place }));
                     index += blocks;
@@ -225,15 +241,18 @@ impl Inner {
                 }
             }
         }
-        Ok(live.iter().collect())
-    }
-
-    /// Begins to get the header of a segment.
-    fn begin_header(&self, object: &NewObject) -> (Request, Box<dyn Ticket>) {
-        let range = Some(0..u64::from(object.header_bytes));
-        let request = Request::Get { name: object.name(), range };
-        let ticket = self.behind.begin(&request);
-        (request, ticket)
+        // An index may name a block twice, and so may several: this has each once.
+        let mut counts: BTreeMap<ObjectId, u32> = victims.iter().map(|object| (object.id, 0)).collect();
+        for (place, blocks) in live.iter().filter_map(|run| Some((run.place?, run.blocks))) {
+            *counts.entry(place.object).or_default() += blocks;
+        }
+        let differs =
+            |(id, count): (&ObjectId, &u32)| state.objects.get(*id).is_some_and(|entry| entry.live != *count);
+        let is_wrong = counts.iter().any(differs);
+        drop(state);
+        let ids: Vec<ObjectId> = counts.into_keys().collect();
+        let is_corrected = is_wrong && self.correct(&ids, &ranges) > 0;
+        Ok(Live { runs: live.iter().collect(), is_corrected })
     }
 
     /// Reads blocks and puts them in new segments, of which none is uploaded yet; what was written

@@ -8,13 +8,15 @@
 //! is logged, and the objects are tried again after a while.
 //!
 //! Invariant: an object is deleted only if it was dead in a root that is known to be there, at a
-//! time of the server's clock that lies at least the grace time before that of the root now.
+//! time of the server's clock that lies at least the grace time before that of the root now. The
+//! object table says whether a segment is dead, and the map is asked whether it names the segment
+//! ([`super::recount`]).
 
 use super::error;
 use super::inner::Inner;
 use super::publish::Scope;
 use crate::bucket::Failure;
-use crate::format::ObjectId;
+use crate::format::{NewObject, ObjectId};
 use espalier_storage::{JoinHandle, Operation, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,8 +28,9 @@ const STEPS_PER_LEASE: u32 = 6;
 /// Most objects that one step deletes.
 const MAX_DELETES: usize = 1000;
 
-/// After a delete was refused, none is tried for so long.
-const PAUSE_OF_DELETES: Duration = Duration::from_secs(600);
+/// After a delete was refused, or it could not be known whether one may be made, none is tried for
+/// so long.
+pub(super) const PAUSE_OF_DELETES: Duration = Duration::from_secs(600);
 
 impl Inner {
     /// Starts the background thread, if there may be one.
@@ -95,13 +98,13 @@ impl Inner {
         if self.elapsed() < *self.deletes_from.lock() {
             return Ok(false);
         }
-        let due = self.due().map_err(failed)?;
+        let due = self.due().and_then(|due| self.unnamed(due)).map_err(failed)?;
         if due.is_empty() {
             return Ok(false);
         }
-        let names: Vec<String> = due.iter().map(|(_, name)| name.clone()).collect();
+        let names: Vec<String> = due.iter().map(NewObject::name).collect();
         let deletes = self.behind.delete_all(&names);
-        let deleted = due.iter().zip(&deletes.done).filter(|(_, done)| **done).map(|((id, _), _)| *id);
+        let deleted = due.iter().zip(&deletes.done).filter(|(_, done)| **done).map(|(object, _)| object.id);
         let deleted: BTreeSet<ObjectId> = deleted.collect();
         self.forget(&deleted);
         if let Some(failure) = deletes.refused {
@@ -124,12 +127,13 @@ impl Inner {
         line.root.objects.retain(|object| !deleted.contains(&object.id));
     }
 
-    /// The objects that may be deleted. Notes for the others since when they are dead.
+    /// The objects that may be deleted, if the table is right. Notes for the others since when they
+    /// are dead.
     ///
     /// The root is read before the chain is taken, which callers wait for. That is enough: a nonce
     /// is of one root alone, so if the line's root has the one that was read, nothing was published
     /// since, and with the chain in hand nothing is meanwhile. The map is that of this root then.
-    fn due(&self) -> std::result::Result<Vec<(ObjectId, String)>, Failure> {
+    fn due(&self) -> std::result::Result<Vec<NewObject>, Failure> {
         if self.is_latched() || !self.state.read().objects.iter().any(|entry| entry.is_dead()) {
             return Ok(Vec::new());
         }
@@ -149,7 +153,7 @@ impl Inner {
             let died = *entry.died.get_or_insert(now);
             // Strictly later: the root of that time has been replaced since.
             if now > died && now - died >= grace && due.len() < MAX_DELETES {
-                due.push((entry.object.id, entry.name()));
+                due.push(entry.object);
             }
         }
         Ok(due)
