@@ -220,7 +220,8 @@ pub(crate) struct Objects {
     /// Check every byte, too
     #[arg(long)]
     pub(crate) deep: bool,
-    /// Delete objects that writers left behind which died; takes the lease for a moment
+    /// Delete objects that writers left behind which died, and correct wrong counts of live blocks;
+    /// takes the lease for a moment
     #[arg(long)]
     pub(crate) delete_orphans: bool,
     /// Print JSON

@@ -52,14 +52,18 @@ pub(crate) fn run(args: &Objects) -> Result<Exit> {
     };
     let report = check_objects(backing::bucket(&location, false)?, &environment, &options, args.deep)
         .with_context(|| format!("{location} cannot be checked"))?;
+    let mut corrected = 0;
     if let Some(writer) = writer {
         writer.object().delete_orphans(&report.old_orphans)?;
+        if !report.miscounted.is_empty() {
+            corrected = writer.object().correct_counts()?;
+        }
     }
-    tell(&location.to_string(), args, &report)?;
+    tell(&location.to_string(), args, &report, corrected)?;
     Ok(if report.is_sound() { Exit::Success } else { Exit::Damaged })
 }
 
-fn tell(shown: &str, args: &Objects, report: &CheckReport) -> Result<()> {
+fn tell(shown: &str, args: &Objects, report: &CheckReport, corrected: usize) -> Result<()> {
     let orphan_bytes: u64 = report.orphans.iter().map(|(_, bytes)| bytes).sum();
     let deleted = if args.delete_orphans { report.old_orphans.len() } else { 0 };
     if args.json {
@@ -68,6 +72,7 @@ fn tell(shown: &str, args: &Objects, report: &CheckReport) -> Result<()> {
             "missing": report.missing,
             "damaged": report.damaged,
             "miscounted": report.miscounted,
+            "corrected": corrected,
             "orphans": report.orphans.iter().map(|(name, _)| name).collect::<Vec<_>>(),
             "orphan_bytes": orphan_bytes,
             "deleted": deleted,
@@ -80,6 +85,9 @@ fn tell(shown: &str, args: &Objects, report: &CheckReport) -> Result<()> {
         [("missing", &report.missing), ("DAMAGED", &report.damaged), ("wrong count", &report.miscounted)]
     {
         names.iter().for_each(|name| say!("{shown}: {what}: {name}"));
+    }
+    if corrected > 0 {
+        say!("{shown}: {corrected} wrong counts corrected");
     }
     report.orphans.iter().for_each(|(name, bytes)| say!("{shown}: orphan: {name}, {}", Size(*bytes)));
     report.strangers.iter().for_each(|name| say!("{shown}: no object of a store: {name}"));

@@ -41,6 +41,8 @@ pub(super) enum Scope {
     /// Copies of blocks, where nothing else has changed them. Their segments are acknowledged, so
     /// that no sync waits for them behind the chain.
     Move(Vec<Arc<Segment>>, Vec<Moved>),
+    /// The object table, whose counts were corrected: the map is written.
+    Counts,
 }
 
 /// Blocks that were copied.
@@ -61,11 +63,13 @@ struct Changes {
     moved: Vec<Moved>,
     /// The last record of the journal that is in them.
     journaled: Option<u64>,
+    /// Whether the map is written in any case.
+    writes_map: bool,
 }
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        self.runs.is_empty() && self.objects.is_empty()
+        self.runs.is_empty() && self.objects.is_empty() && !self.writes_map
     }
 
     /// The blocks concerned.
@@ -118,6 +122,7 @@ impl Inner {
                 let objects = segments.iter().map(|segment| segment.object).collect();
                 Changes { objects, segments, moved, ..Changes::default() }
             }
+            Scope::Counts => Changes { writes_map: true, ..Changes::default() },
             Scope::Sync | Scope::Close => {
                 let mut state = self.state.write();
                 state.seal(self);
@@ -128,6 +133,7 @@ impl Inner {
                     segments: state.resident.values().cloned().collect(),
                     moved: Vec::new(),
                     journaled: self.journal.as_ref().map(|_| state.journaled),
+                    writes_map: false,
                 }
             }
         }
@@ -142,7 +148,9 @@ impl Inner {
         }
         self.load_pages_to_publish(&changes.ranges())?;
         self.apply(chain, changes);
-        if chain.delta.len() > self.options.delta_runs || chain.objects.len() > self.options.delta_runs / 4 {
+        let is_long =
+            chain.delta.len() > self.options.delta_runs || chain.objects.len() > self.options.delta_runs / 4;
+        if is_long || changes.writes_map {
             self.checkpoint_map(chain)?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Recount: what the object table says of segments, compared with the map.
 //!
 //! Protocol: compaction counts what the map has in its victims; before a segment is deleted,
-//! maintenance looks whether the map names it.
+//! maintenance looks whether the map names it; `objects --check --delete-orphans` counts all.
 //!
 //! Invariants:
 //! - the map says what is in use, the table only counts that. Where they differ, the table gets the
@@ -12,13 +12,18 @@
 //!   name one, and a new one. So its pages may be looked at one after the other. They may be ahead
 //!   of the root: that is put, or the device is latched, when the chain can be taken.
 
+use super::error;
 use super::inner::{Inner, State};
 use super::maintain::PAUSE_OF_DELETES;
+use super::object_device::ObjectDevice;
+use super::publish::Scope;
 use crate::bucket::{Failure, FailureKind, Request, Ticket};
 use crate::format::{Header, NewObject, ObjectId, ObjectKind};
+use crate::objects::ObjectEntry;
 use crate::pages::PAGE_BLOCKS;
 use crate::requests::{PARALLEL_REQUESTS, Requests};
 use bytes::Bytes;
+use espalier_storage::{Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -194,5 +199,27 @@ impl Inner {
             self.load_pages_with(requests, std::slice::from_ref(&range))?;
         }
         Ok(())
+    }
+}
+
+impl ObjectDevice {
+    /// Lets the object table have the counts of the map, and writes it if one differed. Returns how
+    /// many did.
+    ///
+    /// # Errors
+    /// If a page of the map cannot be got; as for a sync.
+    pub fn correct_counts(&self) -> Result<usize> {
+        let inner = &self.inner;
+        inner.writable(Operation::Sync)?;
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Sync, &inner.name);
+        inner.load_all_pages(&inner.requests).map_err(failed)?;
+        let is_segment = |entry: &&ObjectEntry| entry.object.kind == ObjectKind::Data;
+        let segments: Vec<ObjectId> =
+            inner.state.read().objects.iter().filter(is_segment).map(|entry| entry.object.id).collect();
+        let corrected = inner.correct(&segments, std::slice::from_ref(&(0..inner.blocks)));
+        if corrected > 0 {
+            inner.publish(Scope::Counts)?;
+        }
+        Ok(corrected)
     }
 }

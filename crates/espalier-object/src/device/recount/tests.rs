@@ -1,7 +1,6 @@
-use super::super::{Access, ObjectDevice, Options, Present, check_objects};
+use super::super::{Access, Options, Present, check_objects};
 use super::*;
 use crate::map::BlockMap;
-use crate::objects::ObjectEntry;
 use crate::simulated::SimulatedBucket;
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, SimulatedEnvironment};
 use std::sync::Arc;
@@ -203,4 +202,21 @@ fn a_segment_of_which_the_map_cannot_be_asked_stays() {
     damage();
     (0..3).for_each(|_| bench.settle());
     assert_eq!(left(&bench), others[1..]);
+}
+
+#[test]
+fn wrong_counts_in_the_store_are_corrected() {
+    let bench = Bench::new(3);
+    let segments = bench.segments();
+    bench.say(segments[0].object.id, 40);
+    bench.say(segments[1].object.id, 7);
+    bench.device.inner.publish(Scope::Counts).unwrap();
+    let check = || check_objects(bench.bucket.clone(), &bench.environment, &bench.options, false).unwrap();
+    assert_eq!(check().miscounted.len(), 2);
+    assert_eq!(bench.device.correct_counts().unwrap(), 2);
+    let report = check();
+    assert!(report.is_sound(), "{report:?}");
+    let changes = bench.bucket.changes();
+    assert_eq!(bench.device.correct_counts().unwrap(), 0);
+    assert_eq!(bench.bucket.changes(), changes);
 }
