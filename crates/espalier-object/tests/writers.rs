@@ -6,7 +6,11 @@ use espalier_object::{
     Access, Bucket, Condition, Failure, FailureKind, Location, ObjectDevice, ObjectFacts, Options, Present,
     RemoteBucket, Reply, Request, SimulatedBucket, Ticket, Trouble, Version,
 };
-use espalier_storage::{Device, Environment, ErrorKind, Random, SimulatedEnvironment, SystemEnvironment};
+use espalier_storage::{
+    Device, Environment, ErrorKind, OperationCounts, Random, SimulatedDevice, SimulatedEnvironment,
+    SystemEnvironment,
+};
+use espalier_sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -209,6 +213,9 @@ struct Contested {
     /// Syncs to come.
     left: AtomicUsize,
     acknowledged: AtomicUsize,
+    /// The opener's journal, and what had been done on it at each request for the root.
+    journal: Arc<SimulatedDevice>,
+    at_roots: Mutex<Vec<OperationCounts>>,
 }
 
 impl Contested {
@@ -228,6 +235,9 @@ impl Bucket for Contested {
 
     fn submit(&self, request: Request) -> Box<dyn Ticket> {
         let take = |left: usize| left.checked_sub(1);
+        if request.name() == "root" {
+            self.at_roots.lock().push(self.journal.counts());
+        }
         if request.name() == "root"
             && request.changes()
             && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
@@ -239,22 +249,36 @@ impl Bucket for Contested {
 }
 
 /// Two writers that are both alive: the first one syncs before each claim of the second one, and
-/// goes on after the claim that came in time.
+/// goes on after the claim that came in time. If the second one has a journal, no claim waits for
+/// that: it begins before the root is read that the first claim names.
 #[test]
 fn a_busy_writer_is_ended_by_a_take_over_and_loses_no_sync() {
-    for syncs in [0, 1, 19, 100] {
+    for (syncs, has_journal) in [0, 1, 19, 100].into_iter().flat_map(|n| [(n, false), (n, true)]) {
         let (bucket, clock, environment) = simulated(4);
         ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
-        let open = |bucket, host| {
-            let options = Options { probe: false, ..named(host) };
+        let open = |bucket, host, journal: Option<&Arc<SimulatedDevice>>| {
+            let journal = journal.map(|journal| Arc::clone(journal) as Arc<dyn Device>);
+            let options = Options { probe: false, journal, ..named(host) };
             ObjectDevice::open(bucket, &environment, Access::TakeOver, options).unwrap()
         };
-        let writer = open(bucket.clone() as Arc<dyn Bucket>, "first");
-        let (left, acknowledged) = (AtomicUsize::new(syncs), AtomicUsize::new(0));
-        let store = Arc::new(Contested { bucket, writer, left, acknowledged });
+        let writer = open(bucket.clone() as Arc<dyn Bucket>, "first", None);
+        let store = Arc::new(Contested {
+            bucket,
+            writer,
+            left: AtomicUsize::new(syncs),
+            acknowledged: AtomicUsize::new(0),
+            journal: Arc::new(SimulatedDevice::new(4 << 20, 4)),
+            at_roots: Mutex::default(),
+        });
         store.write_and_sync().unwrap();
         let began = clock.monotonic();
-        let second = open(store.clone() as Arc<dyn Bucket>, "second");
+        let journal = has_journal.then_some(&store.journal);
+        let second = open(store.clone() as Arc<dyn Bucket>, "second", journal);
+        let at_roots = std::mem::take(&mut *store.at_roots.lock());
+        let of_claims = &at_roots[usize::from(has_journal)..];
+        assert!(of_claims.len() > 2 * syncs, "a look and a put for each claim");
+        assert_eq!(of_claims[0].syncs, u64::from(has_journal));
+        assert!(of_claims.iter().all(|counts| *counts == of_claims[0]), "{of_claims:?}");
         assert!(clock.monotonic() - began < options().lease, "the first writer is ended in its lease");
         let acknowledged = store.acknowledged.load(Ordering::SeqCst);
         assert_eq!(acknowledged, syncs + 1);

@@ -5,7 +5,10 @@
 //!   that the root names, whose writer is dead then;
 //! - a claim is put only after the probe, and no table counts that is not of the root before it;
 //! - a journal goes on only with the line of roots that it belongs to: every claim without it, or
-//!   with another one, ends that line.
+//!   with another one, ends that line;
+//! - a journal that begins anew does so once for a store, before the root is read that the first
+//!   claim replaces: neither that claim nor those after it wait for the journal's device, so they
+//!   are as fast as those without a journal.
 
 use super::inner::Line;
 use super::options::{Access, Options};
@@ -62,7 +65,8 @@ pub(super) struct Claimed {
 }
 
 /// Puts a root with the next epoch, so that every other writer is fenced. Probe, root, tables and
-/// pages are got side by side: three rounds of requests, or two without a probe and tables.
+/// pages are got side by side: three rounds of requests, or two without a probe and tables, and one
+/// more if a journal begins anew.
 ///
 /// # Errors
 /// Why it may not, or cannot.
@@ -133,14 +137,25 @@ impl Claim<'_> {
         // What the root says is the other writer's word.
         let lease = Duration::from_millis(u64::from(root.holder.lease_ms)).min(MAX_CLAIMING);
         let until = self.environment.monotonic() + lease;
+        let first = root.nonce;
+        // The store for which the journal has begun anew.
+        let mut begun: Option<[u8; 16]> = None;
         let mut claims = 0;
         while claims < MIN_CLAIMS || self.environment.monotonic() < until {
-            let same_line = is_same_line(self.journal, &root)?;
+            let has_begun = begun == Some(root.uuid);
+            let same_line = !has_begun && is_same_line(self.journal, &root)?;
             // The writer with the same journal is dead, since the journal's lock was to be had.
             let forced = same_line || self.access == Access::TakeOver;
             let busy = || lease_of(&root, &facts, self.now).or_else(|| journal_of(&root));
             if !forced && let Some(busy) = busy() {
                 return Err(Refusal::Busy(busy));
+            }
+            if let Some(journal) = self.journal.filter(|_| !same_line && !has_begun) {
+                journal.begin(root.uuid, new_journal).map_err(Refusal::Device)?;
+                begun = Some(root.uuid);
+                // That took a while, in which the writer may have synced.
+                (root, facts, version) = read_root(self.requests)?;
+                continue;
             }
             let claim = Root {
                 epoch: root.epoch + 1,
@@ -149,13 +164,13 @@ impl Claim<'_> {
                 previous: root.nonce,
                 session: self.environment.random() | 1 << 63,
                 holder: self.options.holder(),
-                journal: self.position(&root, same_line, new_journal)?,
+                journal: self.position(&root, same_line, new_journal),
                 ..root.clone()
             };
             let put_at = self.environment.monotonic();
             match self.requests.replace_root(&claim, &Condition::Matches(version))? {
                 Replaced::Done(version) => {
-                    return Ok((Line::new(claim, version, put_at), claims == 0));
+                    return Ok((Line::new(claim, version, put_at), root.nonce == first));
                 }
                 Replaced::Lost(found) if !forced => return Err(Refusal::Busy(holder_text(&found))),
                 // The writer that is to be fenced has synced meanwhile, or the claim of a dead one
@@ -175,19 +190,14 @@ impl Claim<'_> {
         Err(Refusal::Busy(message))
     }
 
-    /// What of the journal is in the map of the root that follows `root`.
-    fn position(
-        &self,
-        root: &Root,
-        same_line: bool,
-        new_journal: u64,
-    ) -> std::result::Result<Option<JournalPosition>, Refusal> {
-        let Some(journal) = self.journal else { return Ok(None) };
+    /// What of the journal is in the map of the root that follows `root`. The journal has begun as
+    /// `new_journal`, unless it goes on with the `same_line`.
+    fn position(&self, root: &Root, same_line: bool, new_journal: u64) -> Option<JournalPosition> {
         if same_line {
-            return Ok(root.journal);
+            return root.journal;
         }
-        journal.begin(root.uuid, new_journal).map_err(Refusal::Device)?;
-        Ok(Some(JournalPosition { journal: new_journal, record: 0, epoch: root.epoch + 1 }))
+        let position = JournalPosition { journal: new_journal, record: 0, epoch: root.epoch + 1 };
+        self.journal.map(|_| position)
     }
 }
 
