@@ -19,8 +19,12 @@ use espalier_storage::{
     CrashPoint, Device, Environment, Random, Result, SimulatedDevice, SimulatedEnvironment,
 };
 use espalier_sync::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
 
 const JOURNAL_BYTES: u64 = 4 << 20;
 /// Once in so many writes and syncs the device is maintained, which publishes.
@@ -258,6 +262,14 @@ impl Device for SimulatedJournaledDevice {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         self.device.read_at(offset, buffer)
+    }
+
+    fn announce(&self, ranges: &[Range<u64>]) {
+        self.device.announce(ranges);
+    }
+
+    fn read_ahead_bytes(&self) -> u64 {
+        self.device.read_ahead_bytes()
     }
 
     fn keeps_order(&self) -> bool {
