@@ -90,7 +90,15 @@ pub(crate) struct LeasedDevice {
 impl LeasedDevice {
     /// What is stored and how many requests there were, for `espalier info`.
     pub(crate) fn describe(&self) -> Value {
-        describe(&self.device, self.opening.elapsed())
+        describe(&self.device)
+    }
+
+    /// The same for a device that a mount serves, with what its requests come to in a day. The
+    /// requests of a command that only looks at a store say nothing of that.
+    pub(crate) fn describe_mounted(&self) -> Value {
+        let mut described = self.describe();
+        described["a_day_at_this_rate"] = a_day(&self.device.request_counts(), self.opening.elapsed());
+        described
     }
 
     /// The device as the root has it now, if that is another state
@@ -129,7 +137,7 @@ fn a_day(requests: &RequestCounts, since: Duration) -> Value {
     })
 }
 
-fn describe(device: &ObjectDevice, since: Duration) -> Value {
+fn describe(device: &ObjectDevice) -> Value {
     let (usage, requests) = (device.usage(), device.request_counts());
     let mut described = json!({
         "segments": usage.segments,
@@ -147,7 +155,6 @@ fn describe(device: &ObjectDevice, since: Duration) -> Value {
         "repeats": requests.repeats,
         "bytes_put": requests.bytes_put,
         "bytes_got": requests.bytes_got,
-        "a_day_at_this_rate": a_day(&requests, since),
     });
     if let Some(cache) = device.disk_cache_usage() {
         described["disk_cache"] = json!({

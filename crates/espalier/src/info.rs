@@ -178,7 +178,7 @@ pub(crate) fn server_side(
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
         let mut description = of_store(&source, &store);
         if let Some(device) = object.as_ref().and_then(Weak::upgrade) {
-            description["object_store"] = device.describe();
+            description["object_store"] = device.describe_mounted();
         }
         let figures = fs.statistics();
         description["names"] = json!({

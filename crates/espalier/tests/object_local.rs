@@ -21,6 +21,19 @@ fn info(place: &Place) -> serde_json::Value {
     serde_json::from_str::<serde_json::Value>(&told).unwrap()["object_store"].clone()
 }
 
+/// What `espalier info` and `espalier objects` find out for themselves says nothing of a day.
+#[test]
+fn only_a_mount_tells_what_a_day_takes() {
+    let place = object_place();
+    for words in [["info", "--json"], ["objects", "--json"]] {
+        let told = espalier(&[words[0].as_ref(), words[1].as_ref(), place.image.as_os_str()]).ok();
+        assert!(told.contains("segment_bytes") && !told.contains("a_day_at_this_rate"), "{told}");
+    }
+    place.mount(&[]).ok();
+    assert!(info(&place)["a_day_at_this_rate"].is_object());
+    place.umount().ok();
+}
+
 fn write_synced(path: &Path, bytes: &[u8]) {
     let mut file = fs::File::create(path).unwrap();
     file.write_all(bytes).unwrap();
