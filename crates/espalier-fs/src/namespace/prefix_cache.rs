@@ -42,6 +42,13 @@ pub(crate) struct Generation {
     epoch: u64,
 }
 
+impl Generation {
+    /// That of the volume of `node` in this epoch of moves.
+    pub(crate) fn of(node: &Node, epoch: u64) -> Self {
+        Self { rights: node.changes.rights(), epoch }
+    }
+}
+
 /// Directories in memory by content prefix.
 pub(crate) struct PrefixCache {
     references: Arc<References>,
@@ -182,7 +189,7 @@ impl PrefixCache {
         caller: &KnownCredentials,
     ) -> usize {
         // Before any state is looked at.
-        let generation = Generation { rights: node.changes.rights(), epoch: tree.epoch };
+        let generation = Generation::of(node, tree.epoch);
         let (mut at, mut prefix) = (node.clone(), prefix);
         let mut unknown = Vec::new();
         let mut directories = loop {

@@ -5,6 +5,7 @@ use crate::inode::access_times::NODES_PER_BATCH;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::types::*;
+use crate::namespace::prefix_cache::Generation;
 use crate::path::analyzer::{self, End};
 use crate::path::caller::{At, Links, PathCaller};
 use crate::path::handle::Open;
@@ -41,7 +42,17 @@ pub struct ReadRequest<'a> {
 /// The directory of the last path, which the next one may share.
 #[derive(Default)]
 struct Nearby<'a> {
-    last: Option<(At<'a>, &'a [u8], PathPlace)>,
+    last: Option<LastDirectory<'a>>,
+}
+
+struct LastDirectory<'a> {
+    /// A path that led there.
+    at: At<'a>,
+    /// The path of the directory.
+    above: &'a [u8],
+    dir: PathPlace,
+    /// The caller may search the directory, and those above, as long as this stays.
+    generation: Generation,
 }
 
 /// Files whose time of the last read has changed. They stay in use until so many are there that one
@@ -175,13 +186,17 @@ impl PathCaller {
         if run.count == 0 || run.end != End::Plain || at.path.contains(&0) {
             return self.object(at, links);
         }
-        let is_same = |last: &(At<'_>, &[u8], PathPlace)| last.0.is_beside(&at) && last.1 == run.before_last;
+        // Before any directory is looked at.
+        let generation = self.generation();
+        let is_same = |last: &LastDirectory<'_>| {
+            last.generation == generation && last.at.is_beside(&at) && last.above == run.before_last
+        };
         if !nearby.last.as_ref().is_some_and(is_same) {
             nearby.last = None;
             let (dir, ..) = self.name(at)?;
-            nearby.last = Some((at, run.before_last, dir));
+            nearby.last = Some(LastDirectory { at, above: run.before_last, dir, generation });
         }
-        let Some((.., dir)) = &nearby.last else { return self.object(at, links) };
+        let Some(LastDirectory { dir, .. }) = &nearby.last else { return self.object(at, links) };
         match dir.child(run.last, &self.paths.snapshots)? {
             Some(place) if place.kind() == FileKind::Symlink && links == Links::Follow => {
                 self.object(at, links)

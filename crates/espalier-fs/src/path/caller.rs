@@ -4,7 +4,7 @@ use crate::file_system::FileSystem;
 use crate::model::access::Credentials;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
-use crate::namespace::prefix_cache::KnownCredentials;
+use crate::namespace::prefix_cache::{Generation, KnownCredentials};
 use crate::path::place::{Hold, OpenSnapshots, PathPlace, PathVolume, PlaceAddress};
 use crate::path::resolver::{Ending, Last, Resolved, Resolver, Want};
 use espalier_sync::Mutex;
@@ -283,6 +283,12 @@ impl PathCaller {
     /// What becomes the owner of what the caller makes.
     pub(crate) fn owner(&self) -> Caller {
         Caller { uid: self.credentials().uid, gid: self.credentials().gid, pid: 0, umask: self.umask }
+    }
+
+    /// What its rights on directories depend on, and where these lie. Those of snapshots stay.
+    pub(crate) fn generation(&self) -> Generation {
+        let (PathPlace::Node(top) | PathPlace::Snapshots(top)) = &self.paths.root;
+        Generation::of(&top.node, top.fs().names.tree.epoch())
     }
 
     fn directory(&self, at: At<'_>) -> Result<PathPlace> {

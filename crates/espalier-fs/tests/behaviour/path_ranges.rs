@@ -4,7 +4,7 @@ use crate::Bench;
 use crate::paths::{assert_kind, bench, make, stat};
 use espalier_fs::{
     At, Caching, Caller, Filter, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange,
-    PathCaller, ReadRequest, SetTime,
+    PathCaller, ReadRequest, RenameHow, SetTime,
 };
 
 fn write(root: &PathCaller, path: &str, content: &[u8]) {
@@ -231,6 +231,32 @@ fn many_files_are_as_each() {
         false
     });
     assert_eq!(count, 1);
+}
+
+/// What another caller does to a directory while many files are read holds for the next file, too.
+#[test]
+fn directories_that_change_while_many_files_are_read() {
+    type Change = fn(&PathCaller);
+    let changes: [(Change, FsErrorKind); 4] = [
+        (|root| root.chmod("/t/a/b", 0o700, Links::Stay).unwrap(), FsErrorKind::AccessDenied),
+        (|root| root.chmod("/t", 0o700, Links::Stay).unwrap(), FsErrorKind::AccessDenied),
+        (|root| root.rename("/t/a/b", "/t/b", RenameHow::Replace).unwrap(), FsErrorKind::NotFound),
+        (|root| root.rename("/t/a", "/t/c", RenameHow::Replace).unwrap(), FsErrorKind::NotFound),
+    ];
+    for (change, expected) in changes {
+        let (_bench, root, seven) = tree();
+        write(&root, "/t/a/b/g", b"g");
+        let requests = ["/t/a/b/f", "/t/a/b/g"].map(|path| ReadRequest { at: path.into(), range: None });
+        let mut results = Vec::new();
+        seven.read_in_order(&requests, &[0, 1], Caching::Keep, &mut |at, read| {
+            results.push(read.map(drop).map_err(|error| error.kind()));
+            if at == 0 {
+                change(&root);
+            }
+            true
+        });
+        assert_eq!(results, [Ok(()), Err(expected)]);
+    }
 }
 
 /// Reading many files sets the times of their last read, also where one of them is read twice.
