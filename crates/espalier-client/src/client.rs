@@ -134,8 +134,8 @@ impl Client {
     /// instant of its own, and has a result of its own.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the server went away and another one did too; [`Error::NoServer`];
-    /// [`Error::TooLong`] for a path that no call takes.
+    /// [`Error::Lost`] if the server went away and another one did too; [`Error::NoServer`]. Of
+    /// each file: those of `stat`; [`Error::TooLong`] for a path that no call takes.
     pub fn stat_many<P: AsRef<[u8]>>(&self, paths: &[P], links: Links) -> Result<Vec<Result<Stat>>> {
         // An answer has room for so many.
         let most = MAX_ITEMS.min(Session::REQUEST_MAX_BYTES / (Stat::BYTES + 8));
@@ -146,7 +146,8 @@ impl Client {
             let (now, later) = left.split_at(count);
             let paths = now.iter().map(AsRef::as_ref).collect();
             let call = Call::Stat { follow: links == Links::Follow, paths };
-            results.extend(self.ask(&call, |reply| stats(reply.body, count))?);
+            let found = self.ask(&call, |reply| stats(reply.body, count));
+            results.extend(too_long_alone(found)?);
             left = later;
         }
         Ok(results)
@@ -340,6 +341,15 @@ pub(crate) fn fitting(lengths: impl Iterator<Item = usize>, most: usize) -> usiz
         total <= Session::REQUEST_MAX_BYTES
     };
     lengths.take(most).take_while(fits).count().max(1)
+}
+
+/// The results of a call on the first of many files. A path that does not fit into a call was asked
+/// for alone ([`fitting`]), and no other file fails because of it.
+pub(crate) fn too_long_alone<T>(found: Result<Vec<Result<T>>>) -> Result<Vec<Result<T>>> {
+    match found {
+        Err(Error::TooLong) => Ok(vec![Err(Error::TooLong)]),
+        found => found,
+    }
 }
 
 fn stats(body: &[u8], count: usize) -> Result<Vec<Result<Stat>>> {

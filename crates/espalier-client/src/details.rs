@@ -1,6 +1,6 @@
 //! What files have besides content: extended attributes, access control lists, targets, holes.
 
-use crate::client::{Client, Links, fitting, refused};
+use crate::client::{Client, Links, fitting, refused, too_long_alone};
 use crate::error::{Error, Result};
 use crate::wire::{Aspects, Call, DetailItem, MAX_ITEMS, Malformed, ReadItem, Reader, Stat};
 use std::ops::Range;
@@ -58,7 +58,8 @@ impl Client {
             let paths = left[..count].iter().map(AsRef::as_ref).collect();
             let call = Call::Describe { follow: links == Links::Follow, asked, paths };
             // As many as an answer has room for; the others are asked for again.
-            results.extend(self.ask(&call, |reply| details(reply.body, asked, count))?);
+            let found = self.ask(&call, |reply| details(reply.body, asked, count));
+            results.extend(too_long_alone(found)?);
         }
         Ok(results)
     }

@@ -6,7 +6,7 @@
 
 use crate::beneath::read_whole;
 use crate::client::{Client, fitting, refused};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::session::Session;
 use crate::wire::{Call, MAX_ITEMS, Malformed, Piece, ReadItem, Reader};
 use std::ops::Range;
@@ -70,10 +70,15 @@ impl Client {
     /// Reads with one call after the other. False if `each` wants no more.
     fn read_by_one(&self, reading: &mut Reading<'_>, each: Each<'_>) -> Result<bool> {
         while !reading.left.is_empty() {
-            let (body, items) = self.again(|session| {
+            let answer = self.again(|session| {
                 let items = read_items(session.call(&reading.call())?.body)?;
                 Ok((session.take_body(), items))
-            })?;
+            });
+            if let Err(Error::TooLong) = &answer {
+                // It is the only one: what does not fit into a call is asked for alone.
+                return Ok(reading.left.drain(..).all(|(place, _)| each(place, Err(Error::TooLong))));
+            }
+            let (body, items) = answer?;
             let parts = reading.take(items)?;
             let goes_on = self.hand_out(&body, parts, each);
             self.idle.reuse(body);

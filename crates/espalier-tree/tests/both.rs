@@ -283,6 +283,26 @@ fn many_files(both: &mut Both) {
         found.into_iter().map(|stat| stat.map(|stat| stat.size as usize)).collect::<Result<Vec<_>, _>>()
     };
     assert_eq!(both.same(sizes), Ok(lengths.to_vec()));
+    // A path that no call takes is an error of its own, and keeps no other file from its result.
+    let long = "x/".repeat(1_500_000);
+    let paths = ["m/d0/f0", &long, "m/d1/f1"];
+    let kinds = |tree: &Tree| {
+        let found = tree.stat_many(&paths, Links::Follow)?;
+        Ok(found.into_iter().map(|stat| stat.map_err(|error| error.errno()).map(|stat| stat.size)).collect())
+    };
+    let too_long = Err(libc::ENAMETOOLONG);
+    assert_eq!(both.same::<Vec<_>>(kinds), Ok(vec![Ok(0), too_long, Ok(1)]));
+    let reads = |tree: &Tree| {
+        let mut found = vec![Ok(0); paths.len()];
+        let pieces = paths.map(|path| Piece { path: path.as_bytes(), offset: 0, length: 9 });
+        tree.read_many(&pieces, &mut |at, data| {
+            found[at] = data.map(<[u8]>::len).map_err(|error| error.errno());
+            true
+        })?;
+        Ok(found)
+    };
+    assert_eq!(both.same(reads), Ok(vec![Ok(0), Err(libc::ENAMETOOLONG), Ok(1)]));
+    assert_eq!(both.same(|tree| tree.xattrs(&*long, Links::Stay)), Err(libc::ENAMETOOLONG));
     let ends = [(0, u64::MAX), (1, 3), (4090, 10), (1 << 20, 1 << 20), ((16 << 20) - 1, u64::MAX)];
     for (name, length) in names.iter().zip(lengths) {
         for (offset, most) in ends {
