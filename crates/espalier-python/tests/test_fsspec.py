@@ -118,6 +118,40 @@ def test_contents_of_many_files(fs: EspalierFileSystem, top: str) -> None:
     paths = [top + "/d/two", top + "/one", top + "/d/e/three"]
     assert fs.cat_ranges(paths, [1, 0, -2], [2, None, None]) == [b"2", b"1", b"33"]
     assert fs.cat_ranges(paths, 0, 1) == [b"2", b"1", b"3"]
+    assert fs.cat_ranges(paths, [0, -9, -3], [-1, None, -1]) == [b"2", b"1", b"33"]
+    two.append(top + "/one/below")
+    for start, end in [(-1, None), (0, -1), (None, None)]:
+        read = fs.cat_ranges(two, [start] * 3, [end] * 3, on_error="return")
+        assert read[0] == (b"" if end else b"1")
+        assert isinstance(read[1], FileNotFoundError) and isinstance(read[2], NotADirectoryError)
+        assert fs.cat(two, on_error="omit", start=start, end=end) == {two[0]: read[0]}
+        with pytest.raises(FileNotFoundError):
+            fs.cat(two, start=start, end=end)
+
+
+def test_many_files_are_few_calls(fs: EspalierFileSystem, top: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Counted:
+        """A tree that notes the calls on it."""
+
+        def __init__(self, tree: espalier.Tree) -> None:
+            self._tree = tree
+
+        def __getattr__(self, name: str) -> Any:
+            calls.append(name)
+            return getattr(self._tree, name)
+
+    monkeypatch.setattr(fs, "_trees", {at: Counted(tree) for at, tree in fs._trees.items()})
+    paths = [top + "/one", top + "/d/two", top + "/d/e/three"]
+    assert fs.cat_ranges(paths, -1, None) == [b"1", b"2", b"3"]
+    assert calls == ["stat_many", "read_many"]
+    calls.clear()
+    few = len(fs.cat(top + "/d", recursive=True)), len(calls)
+    calls.clear()
+    fs.pipe({f"{top}/d/e/{number}": b"" for number in range(20)})
+    calls.clear()
+    assert (len(fs.cat(top + "/d", recursive=True)), len(calls)) == (few[0] + 20, few[1])
 
 
 def test_whole_directories_are_copied_and_moved(fs: EspalierFileSystem, top: str) -> None:

@@ -5,9 +5,10 @@
     fsspec.open("espalier:///mnt/work/data/a")                 # without a place: paths of the system
 
 Without a place the mount in which a path lies is found by the path; IMAGE:/PATH is a path in an image
-that is not mounted. What concerns many files (`cat`, `cat_ranges`, `pipe`, `find`, `info` of links)
-is asked for with one call, and whole directories are copied and removed in one step where the rights
-allow it. Symbolic links to directories are not followed by `find`.
+that is not mounted. What concerns many files (`cat`, `cat_ranges`, `pipe`, `find`) is asked for with
+one call, or a few for all of them; only what links lead to is read link by link. Whole directories
+are copied and removed in one step where the rights allow it. Symbolic links to directories are not
+followed by `find`.
 """
 
 from __future__ import annotations
@@ -340,8 +341,10 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def cat_file(self, path: str, start: Optional[int] = None, end: Optional[int] = None, **kwargs: Any) -> bytes:
         tree, inside = self._at(path)
-        offset, length = _range(tree, inside, start, end)
-        return tree.read_many([(inside, offset, length)])[0]
+        found = _ranges(tree, [(inside, start, end)])[0]
+        if isinstance(found, OSError):
+            raise found
+        return tree.read_many([(inside, *found)])[0]
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
         paths = self.expand_path(path, recursive=recursive)
@@ -349,7 +352,8 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not isinstance(path, list) and len(paths) == 1 and paths[0] == stripped:
             return self.cat_file(paths[0], **kwargs)
         if recursive:
-            paths = [one for one in paths if not self.isdir(one)]
+            stats = self._stats(paths)
+            paths = [one for one, stat in zip(paths, stats) if not isinstance(stat, Stat) or not stat.is_dir()]
         ends = [kwargs.get("end")] * len(paths)
         read = self._read(paths, [kwargs.get("start")] * len(paths), ends, on_error)
         return {one: data for one, data in zip(paths, read) if on_error != "omit" or isinstance(data, bytes)}
@@ -371,15 +375,33 @@ class EspalierFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise ValueError("there are not as many ranges as paths")
         return self._read(paths, starts, ends, on_error)
 
+    def _stats(self, paths: list[str]) -> list[Union[Stat, OSError]]:
+        """What paths lead to."""
+        stats: list[Any] = [None] * len(paths)
+        for top, files in self._each(paths).items():
+            found = self._trees[top].stat_many([inside for _, inside in files], errors="return")
+            for (at, _), stat in zip(files, found):
+                stats[at] = stat
+        return stats
+
     def _read(self, paths: list[str], starts: list[Any], ends: list[Any], on_error: str) -> list[Any]:
         read: list[Union[bytes, OSError]] = [b""] * len(paths)
         for top, files in self._each(paths).items():
             tree = self._trees[top]
-            pieces = [(inside, *_range(tree, inside, starts[at], ends[at])) for at, inside in files]
-            for (at, _), data in zip(files, tree.read_many(pieces, errors="return")):
-                if isinstance(data, OSError) and on_error == "raise":
-                    raise data
+            pieces = []
+            ranges = _ranges(tree, [(inside, starts[at], ends[at]) for at, inside in files])
+            for (at, inside), found in zip(files, ranges):
+                if isinstance(found, OSError):
+                    read[at] = found
+                else:
+                    pieces.append((at, (inside, *found)))
+            contents = tree.read_many([piece for _, piece in pieces], errors="return")
+            for (at, _), data in zip(pieces, contents):
                 read[at] = data
+        if on_error == "raise":
+            for data in read:
+                if isinstance(data, OSError):
+                    raise data
         return read
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -526,14 +548,24 @@ def _info(name: str, stat: Stat) -> dict[str, Any]:
     }
 
 
-def _range(tree: Tree, path: str, start: Optional[int], end: Optional[int]) -> tuple[int, int]:
-    """Offset and length; what is negative counts from the end of the file."""
-    start = start or 0
-    if start < 0 or (end is not None and end < 0):
-        size = tree.stat(path).st_size
-        start = max(start + size, 0) if start < 0 else start
-        end = end + size if end is not None and end < 0 else end
-    return start, _WHOLE if end is None else max(end - start, 0)
+def _ranges(
+    tree: Tree, parts: list[tuple[str, Optional[int], Optional[int]]]
+) -> list[Union[tuple[int, int], OSError]]:
+    """Offset and length of parts of files, or an error; what is negative counts from the end of the file."""
+    from_end = [path for path, start, end in parts if (start or 0) < 0 or (end or 0) < 0]
+    stats = iter(tree.stat_many(from_end, errors="return") if from_end else [])
+    ranges: list[Union[tuple[int, int], OSError]] = []
+    for _, start, end in parts:
+        start = start or 0
+        if start < 0 or (end or 0) < 0:
+            stat = next(stats)
+            if isinstance(stat, OSError):
+                ranges.append(stat)
+                continue
+            start = max(start + stat.st_size, 0) if start < 0 else start
+            end = end + stat.st_size if end is not None and end < 0 else end
+        ranges.append((start, _WHOLE if end is None else max(end - start, 0)))
+    return ranges
 
 
 def _clone_over(tree: Tree, old: str, new: str) -> bool:
