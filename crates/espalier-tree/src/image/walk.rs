@@ -3,18 +3,20 @@
 use crate::error::{Error, Result};
 use espalier_bridge::{change_of, filter_of, stat_of};
 use espalier_client::{Change, Entry, Listing};
-use espalier_fs::{Open, PathCaller, WalkEntry};
-use std::cell::RefCell;
+use espalier_fs::{Filter, Open, PathCaller, WalkEntry};
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 /// Elements of a batch,
 const BATCH: usize = 512;
 /// and how many batches the thread is ahead.
 const BATCHES_AHEAD: usize = 4;
+/// How many entries are passed over before a walk looks whether it is still wanted.
+const ENTRIES_PER_LOOK: u32 = 256;
 
 type Batch<T> = Result<Vec<T>>;
 
@@ -31,12 +33,14 @@ pub(crate) struct ImageStream<T> {
 /// Where the thread puts what it finds.
 pub(crate) struct Sink<T> {
     batch: RefCell<Vec<T>>,
+    /// Something was sent, be it an empty batch.
+    has_begun: Cell<bool>,
     sender: SyncSender<Batch<T>>,
     is_closed: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> ImageStream<T> {
-    /// Begins; what is wrong at the beginning is said at once.
+    /// Begins; what is wrong at the beginning is said at once. It waits for no element.
     ///
     /// # Errors
     /// As for `find`.
@@ -47,7 +51,7 @@ impl<T: Send + 'static> ImageStream<T> {
         let caller = caller.clone();
         let (sender, receiver) = sync_channel(BATCHES_AHEAD);
         let is_closed = Arc::new(AtomicBool::new(false));
-        let sink = Sink { batch: RefCell::default(), sender, is_closed: Arc::clone(&is_closed) };
+        let sink = Sink::new(sender, Arc::clone(&is_closed));
         let body = move || {
             let found = find(&caller, &sink);
             sink.finish(found);
@@ -61,10 +65,10 @@ impl<T: Send + 'static> ImageStream<T> {
 
     /// The next element.
     pub(crate) fn next(&mut self) -> Option<Result<T>> {
-        if self.ready.is_empty()
-            && let Err(error) = self.fill()
-        {
-            return Some(Err(error));
+        while self.ready.is_empty() && self.batches.is_some() {
+            if let Err(error) = self.fill() {
+                return Some(Err(error));
+            }
         }
         self.ready.pop_front().map(Ok)
     }
@@ -103,6 +107,10 @@ impl<T> Drop for ImageStream<T> {
 }
 
 impl<T> Sink<T> {
+    fn new(sender: SyncSender<Batch<T>>, is_closed: Arc<AtomicBool>) -> Self {
+        Self { batch: RefCell::default(), has_begun: Cell::new(false), sender, is_closed }
+    }
+
     /// Adds an element; false if no more is wanted.
     fn add(&self, element: T) -> bool {
         let mut batch = self.batch.borrow_mut();
@@ -110,8 +118,17 @@ impl<T> Sink<T> {
         batch.len() < BATCH || self.sender.send(Ok(std::mem::take(&mut *batch))).is_ok()
     }
 
-    /// True as long as more is wanted.
+    /// True as long as more is wanted. Hands over what was found so far, unless the caller has
+    /// enough to go on with: to find the rest of a batch may take long. The first time it tells the
+    /// caller that the beginning was good.
     fn goes_on(&self) -> bool {
+        if !self.batch.borrow().is_empty() || !self.has_begun.get() {
+            self.has_begun.set(true);
+            let batch = self.batch.take();
+            if let Err(TrySendError::Full(Ok(batch))) = self.sender.try_send(Ok(batch)) {
+                self.batch.replace(batch);
+            }
+        }
         !self.is_closed.load(Ordering::Relaxed)
     }
 
@@ -132,8 +149,16 @@ pub(crate) fn walk(
     (path, listing): (&[u8], &Listing),
     to: &Sink<Entry>,
 ) -> espalier_fs::Result<()> {
-    caller.walk(path, &filter_of(listing), &mut |entry: WalkEntry<'_>| {
+    let filter = filter_of(listing);
+    let mut passed = 0u32;
+    // The filter is asked here, so that a walk which finds nothing can be ended.
+    caller.walk(path, &Filter::default(), &mut |entry: WalkEntry<'_>| {
+        let is_wanted = !passed.is_multiple_of(ENTRIES_PER_LOOK) || to.goes_on();
+        passed = passed.wrapping_add(1);
         let WalkEntry { path, attr, is_closed } = entry;
+        if !is_wanted || !is_closed && !filter.matches(path, &attr) {
+            return is_wanted;
+        }
         to.add(Entry { path: path.to_vec(), stat: stat_of(&attr), is_closed })
     })
 }
@@ -151,3 +176,6 @@ pub(crate) fn diff(
         to.add((change_of(change), path.to_vec()))
     })
 }
+
+#[cfg(test)]
+mod tests;
