@@ -83,14 +83,15 @@ impl ClientFiles {
             let size = details.extents.0;
             let content = entry.stat.is_file() && size <= SMALL_FILE_BYTES;
             if content && size > 0 {
-                small.push(Piece { path: &entry.path, offset: 0, length: size });
+                // One byte more shows a file that has grown.
+                small.push(Piece { path: &entry.path, offset: 0, length: size + 1 });
             }
             ahead.insert(entry.path.clone(), Ahead { details, content: content.then(Vec::new) });
         }
         let read = self.client.read_many(&small, &mut |at, data| {
             let Some(known) = small.get(at).and_then(|piece| ahead.get_mut(piece.path)) else { return true };
-            known.content =
-                data.ok().filter(|data| data.len() as u64 == known.details.extents.0).map(<[u8]>::to_vec);
+            let (size, extents) = &known.details.extents;
+            known.content = data.ok().filter(|data| has_holes(data, *size, extents)).map(<[u8]>::to_vec);
             true
         });
         if read.is_err() {
@@ -220,6 +221,19 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 /// A path as the session has it.
 fn place(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"." } else { path }
+}
+
+/// True if content has this size, and only zeros outside of these ranges: what was asked for before
+/// it was read holds for it too. A hole that was filled in between would be lost otherwise.
+fn has_holes(data: &[u8], size: u64, extents: &[Range<u64>]) -> bool {
+    let mut at = 0;
+    let is_hole_before = |extent: Range<u64>| {
+        let hole = data.get(usize::try_from(at).ok()?..usize::try_from(extent.start).ok()?)?;
+        at = extent.end;
+        Some(hole.iter().all(|byte| *byte == 0))
+    };
+    let mut holes = extents.iter().cloned().chain([size..size]).map(is_hole_before);
+    data.len() as u64 == size && holes.all(|is_hole| is_hole == Some(true))
 }
 
 /// The rest of a path that is `top` or lies below it.
@@ -429,6 +443,27 @@ mod tests {
         let is_below = |path: &str| is_mounted_below(mounts, Path::new(path));
         assert!(is_below("/mnt") && is_below("/mnt/a b") && is_below("/"));
         assert!(!is_below("/mnt/a b/c") && !is_below("/mnt/a") && !is_below("/mn"));
+    }
+
+    #[test]
+    fn content_with_a_hole_that_was_filled_is_not_that_of_the_ranges() {
+        let mut data = vec![0; 12];
+        data[4..8].fill(7);
+        for extents in [vec![4..8], vec![0..8], vec![4..6, 6..12], vec![0..12]] {
+            assert!(has_holes(&data, 12, &extents), "{extents:?}");
+            assert!(!has_holes(&data, 11, &extents) && !has_holes(&data, 13, &extents), "{extents:?}");
+        }
+        for filled in [0, 3, 8, 11] {
+            let mut data = data.clone();
+            data[filled] = 1;
+            assert!(!has_holes(&data, 12, std::slice::from_ref(&(4..8))), "{filled}");
+            assert!(has_holes(&data, 12, std::slice::from_ref(&(0..12))), "{filled}");
+        }
+        assert!(has_holes(&[0; 12], 12, &[]) && !has_holes(&data, 12, &[]));
+        // Ranges that no file has.
+        assert!(
+            !has_holes(&data, 12, &[6..8, 4..6]) && !has_holes(&data, 12, std::slice::from_ref(&(4..20)))
+        );
     }
 
     #[test]
