@@ -54,6 +54,17 @@ pub fn filter_of(listing: &Listing) -> Filter {
     }
 }
 
+/// The same as a client asks for it.
+pub fn listing_of(filter: &Filter) -> Listing {
+    let bit = |kind: &FileKind| 1 << (kind.mode_bits() >> 12);
+    Listing {
+        pattern: filter.pattern.clone(),
+        kinds: filter.kinds.iter().flatten().map(bit).fold(0, |bits, bit: u16| bits | bit),
+        size: filter.size.clone(),
+        modified: filter.modified.clone(),
+    }
+}
+
 /// A time that is to be set; `None` if it stays.
 pub fn set_time(time: Time) -> Option<SetTime> {
     match time {

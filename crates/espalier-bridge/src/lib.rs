@@ -10,6 +10,6 @@ mod attributes;
 mod capabilities;
 mod new_file;
 
-pub use attributes::{attr_of, change_of, filter_of, mode_change, set_time, stat_of};
+pub use attributes::{attr_of, change_of, filter_of, listing_of, mode_change, set_time, stat_of};
 pub use capabilities::{CAPABILITY, is_capability};
 pub use new_file::NewFile;

@@ -5,11 +5,12 @@ use crate::files::located::{Located, with_tree};
 use crate::files::tree::{Access, Files, join, show};
 use crate::problem::{Exit, Shown};
 use crate::ui::{self, Gathering, complain, say};
-use crate::units;
+use crate::units::{self, Span};
 use anyhow::{Result, bail};
 use espalier_fs::{Attr, FileKind, Filter};
 use serde_json::json;
 use std::io::IsTerminal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
@@ -168,12 +169,13 @@ fn find_below(args: &Find, filter: &Filter, place: &Located, files: &dyn Files) 
     if top.kind != FileKind::Directory {
         return Ok(true);
     }
-    files.walk(&mut |entry| {
+    files.walk(filter, &mut |entry| {
         if entry.is_closed {
             complain!("espalier find: {}: permission denied", shown_below(place, entry.path));
             is_whole = false;
         }
-        if filter.matches(entry.path, &entry.attr) {
+        // A closed directory is given whatever the filter says.
+        if !entry.is_closed || filter.matches(entry.path, &entry.attr) {
             print(entry.path, &entry.attr);
         }
         ui::is_heard()
@@ -196,12 +198,26 @@ fn filter(args: &Find) -> Result<Filter> {
     if least > most {
         bail!("no file has at least {least} and at most {most} bytes");
     }
+    if let (Some(newer), Some(older)) = (args.newer_than, args.older_than)
+        && newer.0 < older.0
+    {
+        bail!("no time is within the last {newer} and {older} ago or more");
+    }
+    let (from, to) = (args.newer_than.map(time_ago), args.older_than.map(time_ago));
+    let modified = from.unwrap_or(i64::MIN)..=to.unwrap_or(i64::MAX);
     Ok(Filter {
         pattern: args.name.as_ref().map(|name| name.as_bytes().to_vec()),
         kinds: (!args.types.is_empty()).then(|| args.types.iter().map(kind).collect()),
         size: (args.min_size.is_some() || args.max_size.is_some()).then_some(least..=most),
-        modified: None,
+        modified: (from.is_some() || to.is_some()).then_some(modified),
     })
+}
+
+/// The time so long before now, nanoseconds since the Unix epoch.
+fn time_ago(span: Span) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    nanoseconds(now).saturating_sub(nanoseconds(span.0))
 }
 
 /// A path below a place, as it is written on a command line.

@@ -109,6 +109,8 @@ fn what_is_read_is_the_same_both_ways() {
             &["find", "-0", "--type", "f,l,p,c"],
             &["find", "--name", "n1*", "--min-size", "200"],
             &["find", "--name", "*/f"],
+            &["find", "--newer-than", "1d", "--older-than", "0s", "--type", "f"],
+            &["find", "--older-than", "7d"],
         ] {
             let said = reads(user, words, &tree);
             assert!(user.is_some() || !said.stdout.is_empty(), "{words:?}");
@@ -145,6 +147,15 @@ fn what_is_read_is_the_same_both_ways() {
         assert_eq!((server.0, &server.1), (kernel.0, &kernel.1));
         assert!(server.2 == kernel.2, "{} and {} bytes of archives", server.2.len(), kernel.2.len());
         assert_eq!(server.0, Some(if user.is_none() { 0 } else { 1 }));
+    }
+    // What is not looked for stays with the server.
+    let said = |words: &[&str]| {
+        ran(command(None, Way::Server).env("RUST_LOG", "debug").arg("find").args(words).arg(&tree))
+    };
+    for words in [["--name", "marked"], ["--older-than", "7d"]] {
+        let found = said(&words);
+        assert_eq!(found.stdout, format!("{}\n", tree.join("marked").display()), "{words:?}");
+        assert!(found.stderr.contains("gave 1 entries"), "{}", found.stderr);
     }
     common::close_way(opened);
     place.umount().ok();

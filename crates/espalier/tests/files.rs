@@ -36,7 +36,7 @@ fn find_finds_what_find_finds() {
     let place = Place::mounted("512M");
     let tree = place.dir.join("tree");
     make_tree(&tree, 5, 200);
-    let cases: [(&[&str], &[&str]); 7] = [
+    let cases: [(&[&str], &[&str]); 9] = [
         (&[], &[]),
         (&["--name", "n1*"], &["-name", "n1*"]),
         (&["--name", "n[0-5]?"], &["-name", "n[0-5]?"]),
@@ -44,7 +44,12 @@ fn find_finds_what_find_finds() {
         (&["--type", "f,l"], &["-type", "f,l"]),
         (&["--min-size", "5000", "--type", "f"], &["-size", "+4999c", "-type", "f"]),
         (&["--max-size", "0", "--type", "f"], &["-size", "0c", "-type", "f"]),
+        (&["--newer-than", "7d"], &["-mtime", "-7"]),
+        (&["--older-than", "168h", "--newer-than", "99999d"], &["-mtime", "+6"]),
     ];
+    // Half of the files are of the year 2001.
+    let old = call(&["find", "--type", "f", "--name", "*[02468]"], &[&tree]).ok();
+    run(Command::new("touch").args(["-d", "2001-01-01"]).args(old.lines()));
     let mut expected = Vec::new();
     for (options, theirs) in cases {
         let words: Vec<&str> = [&["find"], options].concat();
@@ -68,6 +73,8 @@ fn find_finds_what_find_finds() {
     }
     call(&["find"], &[&inside(&place, "tree"), &inside(&place, "missing")]).refused(1, &["missing"]);
     call(&["find", "--min-size", "2K", "--max-size", "1K"], &[&inside(&place, "")]).refused(1, &["at least"]);
+    let wrong = ["find", "--newer-than", "1h", "--older-than", "2h"];
+    call(&wrong, &[&inside(&place, "")]).refused(1, &["no time is within the last 60m and 2h ago"]);
     call(&["find"], &[]).refused(2, &["PATH"]);
 }
 

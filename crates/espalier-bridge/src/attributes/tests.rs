@@ -17,10 +17,12 @@ fn every_kind_has_its_bits_in_a_mode_and_in_a_listing() {
         assert_eq!(filter_of(&listing).kinds, Some(vec![kind]));
     }
     assert_eq!(filter_of(&Listing::default()), Filter::default());
+    assert_eq!(listing_of(&Filter::default()), Listing::default());
     let two = 1 << (libc::S_IFREG >> 12) | 1 << (libc::S_IFSOCK >> 12);
     let listing =
         Listing { kinds: two, pattern: Some(b"*".to_vec()), size: Some(1..=2), modified: Some(-1..=3) };
     let filter = filter_of(&listing);
+    assert_eq!(listing_of(&filter), listing);
     assert_eq!(filter.kinds, Some(vec![FileKind::Regular, FileKind::Socket]));
     assert_eq!(
         (filter.pattern, filter.size, filter.modified),

@@ -1,6 +1,6 @@
 //! The options of the commands for files: import, export, ls, find, cat, cp.
 
-use crate::units::Size;
+use crate::units::{Size, Span};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -127,6 +127,7 @@ pub(crate) enum FileType {
 #[command(after_help = "Examples:
   espalier find disk.img:project --name '*.c'            by name, in an image that is not mounted
   espalier find disk.img: --type f --min-size 100M       large files
+  espalier find /mnt/project --newer-than 1h             what was changed in the last hour
   espalier find -0 /mnt/project --type l | xargs -0 ls -l
 
 Prints paths below the directories, in the order of the store. A pattern without a slash is for the name; with \
@@ -146,6 +147,12 @@ pub(crate) struct Find {
     /// So many bytes at most
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_size: Option<Size>,
+    /// Content changed in the last 90s, 30m, 12h, 7d
+    #[arg(long, value_name = "TIME")]
+    pub(crate) newer_than: Option<Span>,
+    /// Content changed for the last time at least so long ago
+    #[arg(long, value_name = "TIME")]
+    pub(crate) older_than: Option<Span>,
     /// End paths with a NUL instead of a line
     #[arg(short = '0', long)]
     pub(crate) null: bool,

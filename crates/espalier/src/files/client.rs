@@ -11,11 +11,11 @@ use crate::files::tree::{
     Access, Attributes, Data, Files, FilesResult, NewContent, NewFile, OpenFile, TreeEntry, Xattr, split,
 };
 use anyhow::Result;
-use espalier_bridge::attr_of;
+use espalier_bridge::{attr_of, listing_of};
 use espalier_client::{
     Aspects, Client, Details, Entry, Links, Listing, Piece, Ranges, Stat, Walk, Write, WriteFlags, Xattrs,
 };
-use espalier_fs::{Attr, FsError, FsErrorKind, NewNode};
+use espalier_fs::{Attr, Filter, FsError, FsErrorKind, NewNode};
 use espalier_sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -323,18 +323,26 @@ impl Files for ClientFiles {
         self.list_by_walk(path).map_or_else(|| self.system.list(path), Ok)
     }
 
-    fn walk(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
-        let Ok(walk) = self.client.walk(".", &Listing::default()) else { return self.system.walk(each) };
+    fn walk(&self, filter: &Filter, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
+        // Only what it lets through crosses the socket.
+        let Ok(walk) = self.client.walk(".", &listing_of(filter)) else {
+            return self.system.walk(filter, each);
+        };
+        let mut given = 0;
         for entry in walk {
+            given += 1;
             if !give(&entry.map_err(|error| failed(&error))?, each) {
                 break;
             }
         }
+        tracing::debug!("the server of the mount gave {given} entries");
         Ok(())
     }
 
     fn walk_to_read(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
-        let Ok(walk) = self.client.walk(".", &Listing::default()) else { return self.system.walk(each) };
+        let Ok(walk) = self.client.walk(".", &Listing::default()) else {
+            return self.system.walk_to_read(each);
+        };
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for entry in walk {
             let entry = entry.map_err(|error| failed(&error))?;

@@ -132,8 +132,8 @@ impl Files for ImageFiles<'_> {
         Ok(all)
     }
 
-    fn walk(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
-        self.caller.walk(&self.path(b""), &Filter::default(), &mut |entry| {
+    fn walk(&self, filter: &Filter, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
+        self.caller.walk(&self.path(b""), filter, &mut |entry| {
             each(TreeEntry { path: entry.path, attr: entry.attr, is_closed: entry.is_closed })
         })
     }

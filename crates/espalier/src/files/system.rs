@@ -9,7 +9,7 @@ use crate::files::tree::{
     join, split,
 };
 use anyhow::{Result, bail};
-use espalier_fs::{Attr, FileKind, FsError, FsErrorKind, NewNode};
+use espalier_fs::{Attr, FileKind, Filter, FsError, FsErrorKind, NewNode};
 use espalier_sync::Mutex;
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, SeekFrom, StatxFlags, Timespec, Timestamps, Uid,
@@ -241,8 +241,12 @@ impl Files for SystemFiles {
         Ok(all)
     }
 
-    fn walk(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
-        self.walk_below(b"", each).map(drop)
+    fn walk(&self, filter: &Filter, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
+        let mut each = |entry: TreeEntry<'_>| {
+            let is_wanted = entry.is_closed || filter.matches(entry.path, &entry.attr);
+            !is_wanted || each(entry)
+        };
+        self.walk_below(b"", &mut each).map(drop)
     }
 
     fn read_link(&self, path: &[u8]) -> FilesResult<Vec<u8>> {

@@ -5,7 +5,7 @@
 //! link, and no path leads out of the top.
 
 use anyhow::Result;
-use espalier_fs::{Attr, FsError, FsErrorKind, NewNode};
+use espalier_fs::{Attr, Filter, FsError, FsErrorKind, NewNode};
 use std::ops::Range;
 
 /// The outcome of a call on files.
@@ -99,13 +99,14 @@ pub(crate) trait Files {
     /// The names in a directory with attributes, in the order of the names.
     fn list(&self, path: &[u8]) -> FilesResult<Vec<(Vec<u8>, Attr)>>;
 
-    /// Gives everything below the top, each directory before what is in it, until `each` returns
-    /// false.
-    fn walk(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()>;
+    /// Gives everything below the top that `filter` lets through, each directory before what is in
+    /// it, until `each` returns false. A directory that may not be listed is given in any case.
+    fn walk(&self, filter: &Filter, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()>;
 
-    /// The same for a caller that asks for attributes and content of each entry while it has it.
+    /// The same of everything, for a caller that asks for attributes and content of each entry
+    /// while it has it.
     fn walk_to_read(&self, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> FilesResult<()> {
-        self.walk(each)
+        self.walk(&Filter::default(), each)
     }
 
     /// The target of a symbolic link.

@@ -159,7 +159,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
     ),
     ("label.rs", &["the label is", "may set the label"]),
     ("logging.rs", &["is no level of the log"]),
-    ("ls.rs", &["no file has at least"]),
+    ("ls.rs", &["no file has at least", "no time is within the last"]),
     (
         "mkfs.rs",
         &[
