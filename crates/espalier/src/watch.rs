@@ -11,6 +11,8 @@ pub(crate) mod endpoint;
 mod figures;
 mod openmetrics;
 mod period;
+#[cfg(test)]
+mod samples;
 pub(crate) mod server;
 mod stat;
 mod top;

@@ -10,8 +10,8 @@ use std::path::PathBuf;
   espalier stat --interval 1 /mnt                     a line each second
   espalier stat --interval 10 --count 7 --json /mnt | jq .kinds
 
-The first line is of all the time since the mount was made, each other one of the time since the line \
-before. Columns: requests per second, those answered with an error, those that the kernel holds; half \
+The first line is of all the time since the server began, each other one of the time since the line \
+before, or since the server began if it has replaced another one meanwhile. Columns: requests per second, those answered with an error, those that the kernel holds; half \
 of the requests, and 99 of 100, took no longer at work; data of files; the share of look-ups that \
 found data and names in memory; memory of the cache, and what of it the device does not have; how \
 full the log is, and checkpoints; data of the device, and its requests under way on average; free \

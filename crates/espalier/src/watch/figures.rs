@@ -1,6 +1,6 @@
 //! Figures: everything that the server of a mount tells of itself, at one moment.
 //!
-//! All counters count from the beginning of the mount. The JSON form is what the server sends and
+//! All counters count from the beginning of the server. The JSON form is what the server sends and
 //! what `espalier stat --json` prints of it in part.
 
 use espalier_engine::{Statistics, Store};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Figures {
     /// Seconds since the Unix epoch.
     pub(crate) unix_seconds: f64,
-    /// Seconds since the mount was made.
+    /// Seconds since the server began.
     pub(crate) up_seconds: f64,
     pub(crate) mount: MountFigures,
     /// Requests, by kind.

@@ -1,6 +1,6 @@
 //! What happened between two moments of a mount.
 
-use super::figures::{CallerFigures, Figures, KindFigures, Times};
+use super::figures::{BackPressureFigures, CallerFigures, Figures, KindFigures, Times};
 use espalier_fuse::metrics::Histogram;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -62,13 +62,17 @@ pub(super) struct Period {
 }
 
 impl Period {
-    /// What happened from `before` to `after`; without it, since the mount was made.
+    /// What happened from `before` to `after`; without it, since the server began. A server that
+    /// has replaced the one of `before` counts from 0 on, so its beginning is that of the period.
     pub(super) fn between(before: Option<&Figures>, after: &Figures) -> Self {
         let empty = Figures::nothing(after);
-        let before = before.unwrap_or(&empty);
+        let is_of_one_server =
+            |then: &&Figures| then.mount.pid == after.mount.pid && then.up_seconds <= after.up_seconds;
+        let before = before.filter(is_of_one_server).unwrap_or(&empty);
         let since = |of: fn(&Figures) -> u64| of(after).saturating_sub(of(before));
         let times = |of: fn(&Figures) -> &Times| of(after).histogram().since(&of(before).histogram());
         let (now, then) = (&after.back_pressure, &before.back_pressure);
+        let stall = |of: fn(&BackPressureFigures) -> f64| (of(now) - of(then)).max(0.0);
         let pieces = since(|of| of.memory.cache_hits);
         let names = since(|of| of.memory.names_hits);
         Self {
@@ -86,9 +90,9 @@ impl Period {
             log_bytes: since(|of| of.log.written_bytes),
             log_syncs: since(|of| of.log.syncs),
             stalls: [
-                now.wrote_log_seconds - then.wrote_log_seconds,
-                now.slowed_seconds - then.slowed_seconds,
-                now.waited_seconds - then.waited_seconds,
+                stall(|of| of.wrote_log_seconds),
+                stall(|of| of.slowed_seconds),
+                stall(|of| of.waited_seconds),
             ],
             pieces: [pieces, pieces + since(|of| of.memory.cache_misses)],
             names: [names, names + since(|of| of.memory.names_misses)],
@@ -176,7 +180,7 @@ impl Period {
 }
 
 impl Figures {
-    /// The figures of the moment in which the mount of `of` was made.
+    /// The figures of the moment in which the server of `of` began.
     fn nothing(of: &Self) -> Self {
         Self {
             unix_seconds: of.unix_seconds - of.up_seconds,
@@ -253,3 +257,6 @@ fn callers(before: &[CallerFigures], after: &[CallerFigures]) -> Vec<CallerPerio
     callers.sort_by_key(|caller| std::cmp::Reverse(caller.requests));
     callers
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// Lines between two headings.
 const LINES_PER_HEADING: u64 = 20;
 
-/// Runs the command. The first line is of all the time since the mount was made, as vmstat(8) has
-/// it.
+/// Runs the command. The first line is of all the time since the server began, as vmstat(8) has it
+/// of the machine.
 pub(crate) fn run(args: &Stat) -> Result<()> {
     let watched = Watched::find(&args.dir)?;
     let count = args.count.unwrap_or(if args.interval.is_some() { u64::MAX } else { 1 });
