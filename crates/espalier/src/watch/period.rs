@@ -1,6 +1,6 @@
 //! What happened between two moments of a mount.
 
-use super::figures::{BackPressureFigures, CallerFigures, Figures, KindFigures, Times};
+use super::figures::{BackPressureFigures, CallerFigures, Figures, KindFigures, ObjectFigures, Times};
 use espalier_fuse::metrics::Histogram;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -59,6 +59,8 @@ pub(super) struct Period {
     /// Look-ups in the caches of pieces and names: those that found something, and all.
     pub(super) pieces: [u64; 2],
     pub(super) names: [u64; 2],
+    /// Requests to the object store in the period, and what it stores at the end.
+    pub(super) objects: Option<ObjectFigures>,
 }
 
 impl Period {
@@ -96,6 +98,7 @@ impl Period {
             ],
             pieces: [pieces, pieces + since(|of| of.memory.cache_misses)],
             names: [names, names + since(|of| of.memory.names_misses)],
+            objects: after.objects.as_ref().map(|now| objects(before.objects.as_ref(), now)),
             after: after.clone(),
         }
     }
@@ -174,6 +177,7 @@ impl Period {
                 "reads": times(&self.device.reads), "writes": times(&self.device.writes),
                 "syncs": times(&self.device.syncs), "in_flight": after.device.in_flight,
                 "average_in_flight": self.device_queue() },
+            "objects": self.objects,
             "space": after.space,
         })
     }
@@ -226,6 +230,21 @@ fn kind(before: Option<&KindFigures>, now: &KindFigures) -> KindPeriod {
         bytes_out: count(|of| of.bytes_out),
         work: times(|of| &of.work),
         queue: times(|of| &of.queue),
+    }
+}
+
+/// Requests since `before`, and what is stored now.
+fn objects(before: Option<&ObjectFigures>, now: &ObjectFigures) -> ObjectFigures {
+    let since = |of: fn(&ObjectFigures) -> u64| of(now).saturating_sub(before.map_or(0, of));
+    ObjectFigures {
+        puts: since(|of| of.puts),
+        gets: since(|of| of.gets),
+        deletes: since(|of| of.deletes),
+        lists: since(|of| of.lists),
+        repeats: since(|of| of.repeats),
+        put_bytes: since(|of| of.put_bytes),
+        got_bytes: since(|of| of.got_bytes),
+        ..now.clone()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::figures::{
     BackPressureFigures, CallerFigures, CheckpointFigures, DeviceFigures, Figures, KindFigures, LogFigures,
-    MemoryFigures, MountFigures, SpaceFigures, Times,
+    MemoryFigures, MountFigures, ObjectFigures, SpaceFigures, Times,
 };
 use espalier_fuse::metrics::SharedHistogram;
 use std::time::Duration;
@@ -94,4 +94,22 @@ pub(super) fn figures() -> Figures {
             longest_free_bytes: 1 << 30,
         },
     }
+}
+
+/// The same on an object store.
+pub(super) fn object_figures() -> Figures {
+    let objects = ObjectFigures {
+        puts: 24,
+        gets: 9,
+        deletes: 4,
+        lists: 2,
+        repeats: 3,
+        put_bytes: 48 << 20,
+        got_bytes: 5 << 20,
+        live_bytes: 8 << 30,
+        stored_bytes: 9 << 30,
+        dead_bytes: 1 << 30,
+        journal_records: 321,
+    };
+    Figures { objects: Some(objects), ..figures() }
 }
