@@ -31,7 +31,7 @@ pub(crate) use kinds::kind_name;
 pub use recorder::{Arrival, Recorder};
 pub(crate) use recorder::{Begun, Served};
 pub use registry::Metrics;
-pub use trace::{TraceEvent, TraceFilter, TracePart, Tracer};
+pub use trace::{TRACE_ABANDONED_AFTER, TraceEvent, TraceFilter, TracePart, Tracer};
 
 #[cfg(test)]
 mod tests;

@@ -194,6 +194,67 @@ fn a_trace_is_of_one_process_if_it_is_asked_for() {
 }
 
 #[test]
+fn traces_are_few_and_one_that_is_given_up_makes_room_soon() {
+    let place = Place::mounted("64M");
+    let mut traces: Vec<Traced> = (0..8).map(|_| Traced::begin(&place, &[])).collect();
+    on_mount(&place, &["trace"]).refused(1, &["too many traces are on", "wait 10 seconds"]);
+    for trace in &mut traces {
+        trace.program.kill().unwrap();
+        trace.program.wait().unwrap();
+    }
+}
+
+/// The number of a trace that is begun.
+fn begin_trace(place: &Place) -> u64 {
+    let told = ask(place, "trace.begin.0.0");
+    told["trace"].as_u64().unwrap()
+}
+
+/// What the server answers to a command.
+fn ask(place: &Place, command: &str) -> Value {
+    let mut answer = vec![0; 1 << 16];
+    let name = format!("{}{command}", espalier_fuse::COMMAND_XATTR);
+    let length = rustix::fs::getxattr(&place.dir, name, &mut answer[..]).unwrap();
+    serde_json::from_slice(&answer[..length]).unwrap()
+}
+
+#[test]
+fn watching_goes_on_when_the_server_is_replaced() {
+    let place = Place::mounted("64M");
+    // Traces have numbers that a new server knows no trace of.
+    let others = begin_trace(&place);
+    let mut trace = Traced::begin(&place, &["--count", "300"]);
+    let mut stat = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    stat.args(["stat", "--json", "--interval", "0.01"]).arg(&place.dir);
+    let mut stat = stat.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(stat.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let old = next()["mount"]["pid"].clone();
+    on_mount(&place, &["mount", "--replace"]).ok();
+    let first = loop {
+        let told = next();
+        if told["mount"]["pid"] != old {
+            break told;
+        }
+    };
+    let seconds = first["period_seconds"].as_f64().unwrap();
+    assert!(seconds > 1e-6, "it counts from the new server's beginning: {first}");
+    stat.kill().unwrap();
+    stat.wait().unwrap();
+
+    assert_ne!(begin_trace(&place), others);
+    assert_eq!(ask(&place, &format!("trace.read.{others}"))["ended"], true);
+    // The trace goes on at the new server, and says why requests are missing.
+    while trace.program.try_wait().unwrap().is_none() {
+        fs::write(place.dir.join("file"), b"").unwrap();
+        fs::remove_file(place.dir.join("file")).unwrap();
+    }
+    let lines = trace.rest();
+    let says = |line: &String| line.contains("the server was replaced") && line.contains("was not read");
+    assert_eq!(lines.iter().filter(|line| says(line)).count(), 1, "{lines:?}");
+}
+
+#[test]
 fn other_users_learn_nothing() {
     let place = Place::mounted("64M");
     fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,13 +1,14 @@
 //! Tracer: gives a line for each request to programs that ask for it.
 //!
 //! A trace is begun with a filter, read in parts, and ended; one that is not read for
-//! [`ABANDONED_AFTER`] ends by itself. Its events wait in a queue of bounded size. What comes when
+//! [`TRACE_ABANDONED_AFTER`] ends by itself. Its events wait in a queue of bounded size. What comes when
 //! the queue is full is lost, and the next part tells how much that was.
 //!
 //! While no trace is on, all that a request pays is one load.
 
 use espalier_sync::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ const MAX_EVENTS: usize = 1 << 14;
 /// Bytes of paths that wait for one reader.
 const MAX_PATH_BYTES: usize = 4 << 20;
 /// A trace that was not read for so long is ended.
-const ABANDONED_AFTER: Duration = Duration::from_secs(10);
+pub const TRACE_ABANDONED_AFTER: Duration = Duration::from_secs(10);
 /// Threads of which a trace remembers whether they belong to the process that it is about.
 const MAX_KNOWN_THREADS: usize = 1024;
 
@@ -71,7 +72,6 @@ pub struct Tracer {
     traces: Mutex<Traces>,
 }
 
-#[derive(Default)]
 struct Traces {
     last: u64,
     all: Vec<Trace>,
@@ -166,10 +166,19 @@ impl Tracer {
     }
 }
 
+impl Default for Traces {
+    /// Numbers begin at random: a reader that asks a new server of the mount for a trace of the old
+    /// one must not get another reader's.
+    fn default() -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        Self { last: random >> 1, all: Vec::new() }
+    }
+}
+
 impl Traces {
     fn drop_abandoned(&mut self) {
-        if self.all.iter().any(|trace| trace.read.elapsed() > ABANDONED_AFTER) {
-            self.all.retain(|trace| trace.read.elapsed() <= ABANDONED_AFTER);
+        if self.all.iter().any(|trace| trace.read.elapsed() > TRACE_ABANDONED_AFTER) {
+            self.all.retain(|trace| trace.read.elapsed() <= TRACE_ABANDONED_AFTER);
         }
     }
 }
@@ -268,6 +277,15 @@ mod tests {
         let long = "x".repeat(MAX_PATH_BYTES / 2);
         (0..3).for_each(|_| tracer.add(1, Duration::ZERO, || event(1, &long)));
         assert_eq!(tracer.read(trace, |_| true).unwrap().lost, 1);
+    }
+
+    #[test]
+    fn no_server_knows_a_trace_of_another_one() {
+        let [old, new] = [Tracer::default(), Tracer::default()];
+        let begin = |tracer: &Tracer| tracer.begin(TraceFilter::default()).unwrap();
+        let (of_old, of_new) = (begin(&old), begin(&new));
+        assert_ne!(of_old, of_new);
+        assert_eq!(new.read(of_old, |_| true), None);
     }
 
     #[test]

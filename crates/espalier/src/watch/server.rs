@@ -9,7 +9,7 @@ use crate::backing::{Backing, LeasedDevice};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
 use espalier_fuse::Mount;
-use espalier_fuse::metrics::{Metrics, TraceEvent, TraceFilter};
+use espalier_fuse::metrics::{Metrics, TRACE_ABANDONED_AFTER, TraceEvent, TraceFilter};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
@@ -161,7 +161,11 @@ impl Watch {
             };
             return Some(match tracer.begin(filter) {
                 Some(number) => json!({ "trace": number }),
-                None => json!({ "error": "too many traces are on; end one, or wait half a minute" }),
+                None => {
+                    let seconds = TRACE_ABANDONED_AFTER.as_secs();
+                    let told = format!("too many traces are on; end one, or wait {seconds} seconds");
+                    json!({ "error": told })
+                }
             });
         }
         if let Some(number) = command.strip_prefix(TRACE_END) {

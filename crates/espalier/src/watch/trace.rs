@@ -10,6 +10,7 @@ use crate::ui::{self, say};
 use crate::units;
 use anyhow::{Context, Result};
 use espalier_bench::compare::short_time;
+use espalier_fuse::metrics::TRACE_ABANDONED_AFTER;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ pub(crate) fn run(args: &Trace) -> Result<()> {
     while left > 0 && ui::is_heard() {
         let part = watched.ask(&format!("{TRACE_READ}{trace}"))?;
         if part["ended"] == Value::Bool(true) {
-            // The reader of our output kept us waiting for too long.
+            // Another server has replaced the one that knew the trace, or it was not read for too
+            // long because the reader of our output kept us waiting.
             trace = begin()?;
             tell_lost(args.json, None);
             continue;
@@ -68,7 +70,11 @@ fn tell_lost(json: bool, count: Option<u64>) {
     match (json, count) {
         (true, count) => say!("{}", json!({ "lost": count })),
         (false, Some(count)) => say!("({count} requests are missing here: they came too fast)"),
-        (false, None) => say!("(requests are missing here: this output was not read for too long)"),
+        (false, None) => say!(
+            "(requests are missing here: the server was replaced, or this output was not read for {} \
+             seconds)",
+            TRACE_ABANDONED_AFTER.as_secs()
+        ),
     }
 }
 
