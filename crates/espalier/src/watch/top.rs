@@ -11,6 +11,12 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use view::View;
 
+/// Keys do not make the interval longer than this, nor shorter than the other.
+const MAX_KEY_INTERVAL: Duration = Duration::from_secs(60);
+const MIN_KEY_INTERVAL: Duration = Duration::from_millis(250);
+/// The first interval is no longer.
+const MAX_FIRST_INTERVAL: Duration = Duration::from_millis(300);
+
 /// Runs the command until a key ends it, or the mount ends.
 pub(crate) fn run(args: &Top) -> Result<()> {
     let interval = Duration::try_from_secs_f64(args.interval).unwrap_or_default();
@@ -37,29 +43,23 @@ enum Key {
     Other,
 }
 
-fn show(
-    terminal: &mut DefaultTerminal,
-    watched: &Watched,
-    mut interval: Duration,
-    first: Figures,
-) -> Result<()> {
+fn show(terminal: &mut DefaultTerminal, watched: &Watched, interval: Duration, first: Figures) -> Result<()> {
     let mut period = Period::between(None, &first);
     let mut before = first;
     let mut is_paused = false;
-    // The first figures of now and not of all time come soon.
-    let mut due = Instant::now() + interval.min(Duration::from_millis(300));
+    let mut pace = Pace::new(interval, Instant::now());
     loop {
-        let view = View { period: &period, interval, is_paused };
+        let view = View { period: &period, interval: pace.interval, is_paused };
         terminal.draw(|frame| view.draw(frame)).context("the terminal cannot be written")?;
-        let left = due.saturating_duration_since(Instant::now());
+        let left = pace.due.saturating_duration_since(Instant::now());
         match key_within(left)? {
             Some(Key::Quit) => return Ok(()),
             Some(Key::Pause) => is_paused = !is_paused,
-            Some(Key::Longer) => interval = (interval * 2).min(Duration::from_secs(60)),
-            Some(Key::Shorter) => interval = (interval / 2).max(Duration::from_millis(250)),
+            Some(Key::Longer) => pace.lengthen(),
+            Some(Key::Shorter) => pace.shorten(),
             Some(Key::Other) => {}
             None => {
-                due = Instant::now() + interval;
+                pace.go_on(Instant::now());
                 if !is_paused {
                     let now = watched.figures(true)?;
                     period = Period::between(Some(&before), &now);
@@ -67,6 +67,36 @@ fn show(
                 }
             }
         }
+    }
+}
+
+/// When the next figures are due.
+struct Pace {
+    interval: Duration,
+    asked: Instant,
+    due: Instant,
+}
+
+impl Pace {
+    /// The first figures of now and not of all time come soon.
+    fn new(interval: Duration, asked: Instant) -> Self {
+        Self { interval, asked, due: asked + interval.min(MAX_FIRST_INTERVAL) }
+    }
+
+    /// The figures are asked for.
+    fn go_on(&mut self, asked: Instant) {
+        (self.asked, self.due) = (asked, asked + self.interval);
+    }
+
+    /// A key does not shorten an interval of the command line that is longer already.
+    fn lengthen(&mut self) {
+        self.interval = self.interval.max((self.interval * 2).min(MAX_KEY_INTERVAL));
+    }
+
+    /// The figures that are waited for come earlier, too.
+    fn shorten(&mut self) {
+        self.interval = self.interval.min((self.interval / 2).max(MIN_KEY_INTERVAL));
+        self.due = self.due.min(self.asked + self.interval);
     }
 }
 
@@ -89,3 +119,6 @@ fn key_within(time: Duration) -> Result<Option<Key>> {
         _ => Key::Other,
     }))
 }
+
+#[cfg(test)]
+mod tests;
