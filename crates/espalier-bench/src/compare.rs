@@ -37,8 +37,18 @@ pub fn contenders_of_machine() -> Vec<String> {
     let has = |kind: &&str| places.iter().any(|place| place.join(format!("mkfs.{kind}")).exists());
     let kernel = ["ext4", "xfs", "btrfs"].into_iter().filter(has);
     let own = ["espalier", "espalier+transport=classic"];
-    let own = own.into_iter().take(if Path::new(IO_URING_PATH).exists() { 2 } else { 1 });
+    // The first process that opens the device has the kernel load the module.
+    let load = || drop(std::fs::File::open("/dev/fuse"));
+    let own = own.into_iter().take(if is_in_kernel(Path::new(IO_URING_PATH), load) { 2 } else { 1 });
     kernel.chain(own).map(str::to_owned).collect()
+}
+
+/// True if the kernel has a parameter of a module, which `load` loads.
+fn is_in_kernel(parameter: &Path, load: impl FnOnce()) -> bool {
+    parameter.exists() || {
+        load();
+        parameter.exists()
+    }
 }
 
 /// Runs a plan. `progress` is told of every step that is done. Blocks the termination signals, so

@@ -76,6 +76,15 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
 }
 
 #[test]
+fn a_module_is_loaded_before_its_parameters_are_looked_at() {
+    let base = tempfile::tempdir().unwrap();
+    let parameter = base.path().join("enable_uring");
+    assert!(!is_in_kernel(&parameter, || {}), "an older kernel");
+    assert!(is_in_kernel(&parameter, || std::fs::write(&parameter, "N").unwrap()));
+    assert!(is_in_kernel(&parameter, || unreachable!("it is loaded")));
+}
+
+#[test]
 fn a_device_is_looked_at_before_it_is_written_over() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "kept").unwrap();
