@@ -4,7 +4,9 @@ use crate::args::Bench;
 use crate::ui::{complain, say};
 use anyhow::{Context, Result, ensure};
 use espalier_bench::compare::{self, Amount, Plan};
-use std::io::IsTerminal;
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::Path;
 
 /// Runs the command.
 pub(crate) fn run(args: &Bench) -> Result<()> {
@@ -24,19 +26,27 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
         amount: if args.full { Amount::FULL } else { Amount::MINUTE },
     };
     if let Some(page) = &args.html {
-        // Not after an hour. An older page stays until there is a new one.
-        let opened = std::fs::File::options().append(true).create(true).open(page);
-        opened.with_context(|| format!("{} cannot be written", page.display()))?;
+        // Not after an hour.
+        check_page(page).with_context(|| format!("{} cannot be written", page.display()))?;
     }
     let results = compare::run(&plan, &mut |done| complain!("{done}"))?;
     if args.json {
         say!("{}", serde_json::to_string_pretty(&results.json())?);
     } else {
-        let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let colours = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         say!("{}", results.text(colours).trim_end());
     }
     if let Some(page) = &args.html {
         compare::write_html(&results, page)?;
     }
     Ok(())
+}
+
+/// Fails if a page cannot be written there. An older page stays until there is a new one, and where
+/// there is none a run that fails leaves none.
+fn check_page(page: &Path) -> io::Result<()> {
+    let is_there = page.exists();
+    fs::File::options().append(true).create(true).open(page)?;
+    // Of a link, what it leads to was made.
+    if is_there { Ok(()) } else { fs::remove_file(page.canonicalize()?) }
 }

@@ -57,6 +57,15 @@ fn bench_says_what_it_does_not_do() {
     let words = ["bench".as_ref(), "--html".as_ref(), page.as_os_str(), missing.as_os_str()];
     espalier(&words).refused(1, &["missing cannot be used"]);
     assert_eq!(fs::read_to_string(&page).unwrap(), "of last year");
+    // Where there was no page there is none, also where a link leads.
+    let (page, link) = (place.base.path().join("new.html"), place.base.path().join("link.html"));
+    std::os::unix::fs::symlink("linked.html", &link).unwrap();
+    for page in [&page, &link] {
+        let words = ["bench".as_ref(), "--html".as_ref(), page.as_os_str(), missing.as_os_str()];
+        espalier(&words).refused(1, &["missing cannot be used"]);
+        assert!(!page.exists(), "an empty page is left behind");
+    }
+    assert!(link.is_symlink());
 }
 
 fn fsck_json(place: &Place, more: &[&str]) -> (Ran, Value) {
