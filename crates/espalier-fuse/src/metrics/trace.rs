@@ -1,8 +1,8 @@
 //! Tracer: gives a line for each request to programs that ask for it.
 //!
 //! A trace is begun with a filter, read in parts, and ended; one that is not read for
-//! [`TRACE_ABANDONED_AFTER`] ends by itself. Its events wait in a queue of bounded size. What comes when
-//! the queue is full is lost, and the next part tells how much that was.
+//! [`TRACE_ABANDONED_AFTER`] ends by itself. Its events wait in a queue of bounded size. What comes
+//! when the queue is full is lost, and the next part tells how much that was.
 //!
 //! While no trace is on, all that a request pays is one load.
 
