@@ -232,7 +232,7 @@ fn has_holes(data: &[u8], size: u64, extents: &[Range<u64>]) -> bool {
         at = extent.end;
         Some(hole.iter().all(|byte| *byte == 0))
     };
-    let mut holes = extents.iter().cloned().chain([size..size]).map(is_hole_before);
+    let mut holes = extents.iter().cloned().chain(std::iter::once(size..size)).map(is_hole_before);
     data.len() as u64 == size && holes.all(|is_hole| is_hole == Some(true))
 }
 
@@ -457,21 +457,20 @@ mod tests {
     fn content_with_a_hole_that_was_filled_is_not_that_of_the_ranges() {
         let mut data = vec![0; 12];
         data[4..8].fill(7);
-        for extents in [vec![4..8], vec![0..8], vec![4..6, 6..12], vec![0..12]] {
+        let one = |range: Range<u64>| vec![range];
+        for extents in [one(4..8), one(0..8), vec![4..6, 6..12], one(0..12)] {
             assert!(has_holes(&data, 12, &extents), "{extents:?}");
             assert!(!has_holes(&data, 11, &extents) && !has_holes(&data, 13, &extents), "{extents:?}");
         }
         for filled in [0, 3, 8, 11] {
             let mut data = data.clone();
             data[filled] = 1;
-            assert!(!has_holes(&data, 12, std::slice::from_ref(&(4..8))), "{filled}");
-            assert!(has_holes(&data, 12, std::slice::from_ref(&(0..12))), "{filled}");
+            assert!(!has_holes(&data, 12, &one(4..8)), "{filled}");
+            assert!(has_holes(&data, 12, &one(0..12)), "{filled}");
         }
         assert!(has_holes(&[0; 12], 12, &[]) && !has_holes(&data, 12, &[]));
         // Ranges that no file has.
-        assert!(
-            !has_holes(&data, 12, &[6..8, 4..6]) && !has_holes(&data, 12, std::slice::from_ref(&(4..20)))
-        );
+        assert!(!has_holes(&data, 12, &[6..8, 4..6]) && !has_holes(&data, 12, &one(4..20)));
     }
 
     #[test]
