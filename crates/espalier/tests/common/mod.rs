@@ -10,7 +10,11 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// How long a killed server may take to go before its connection is ended.
+const PATIENCE_WITH_THE_DYING: Duration = Duration::from_secs(20);
 
 /// What a command left behind.
 #[derive(Debug)]
@@ -168,9 +172,33 @@ impl Place {
     #[track_caller]
     pub fn kill_process(&self, pid: i32) {
         run(Command::new("kill").args(["-KILL", &pid.to_string()]));
+        let mut patience = Instant::now() + PATIENCE_WITH_THE_DYING;
         while Path::new(&format!("/proc/{pid}")).exists() {
+            if Instant::now() > patience {
+                self.end_connection();
+                patience += PATIENCE_WITH_THE_DYING;
+            }
             std::thread::yield_now();
         }
+    }
+
+    /// Ends the connection of the mount, for which nothing in the mount is asked. A server that
+    /// was killed may wait in the kernel for a lock of a program that waits for the server.
+    #[track_caller]
+    fn end_connection(&self) {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let dir = self.dir.to_string_lossy();
+        let of_mount = |line: &str| {
+            let mut fields = line.split(' ').skip(2);
+            let device = fields.next()?;
+            (fields.nth(1)? == dir).then(|| device.strip_prefix("0:").map(str::to_owned))?
+        };
+        let Some(number) = mounts.lines().find_map(of_mount) else { return };
+        let connections = Path::new("/sys/fs/fuse/connections");
+        if !connections.join(&number).exists() {
+            run(Command::new("mount").args(["-t", "fusectl", "none"]).arg(connections));
+        }
+        fs::write(connections.join(number).join("abort"), "1").unwrap();
     }
 
     /// Takes the mount of a server down that was killed.
