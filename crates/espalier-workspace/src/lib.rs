@@ -17,6 +17,7 @@ mod discard;
 mod entry;
 mod error;
 mod exec;
+mod file_lock;
 mod file_names;
 mod gc;
 mod git;

@@ -7,10 +7,11 @@
 //! link is looked for among all records.
 
 use crate::error::{AtPath, Error, Result};
+use crate::file_lock::FileLock;
 use crate::home::Home;
 use crate::record::Record;
 use crate::workspace::Workspace;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::FlockOperation;
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, symlink};
@@ -85,16 +86,13 @@ impl Home {
     /// As long as it lives no other command changes names: each looks what a name is before it
     /// frees it. `None` if there are none, or if another command has the lock and `operation` does
     /// not wait.
-    fn lock_names(&self, operation: FlockOperation) -> Result<Option<File>> {
+    fn lock_names(&self, operation: FlockOperation) -> Result<Option<FileLock>> {
         let dir = self.dir().join(NAMES);
         let open = match File::open(&dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             open => open.at(&dir)?,
         };
-        match flock(&open, operation) {
-            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-            locked => locked.at(&dir).map(|()| Some(open)),
-        }
+        FileLock::take(open, operation).at(&dir)
     }
 
     /// Removes links that lead to no data, unless a command changes names at this time.

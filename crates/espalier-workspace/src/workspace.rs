@@ -2,12 +2,13 @@
 
 use crate::entry::{self, Kind, Trust};
 use crate::error::{AtPath, Error, Result};
+use crate::file_lock::FileLock;
 use crate::home::Home;
 use crate::pinned::Pinned;
 use crate::record::Record;
 use crate::trees::{Change, Trees};
 use espalier_fuse::control::TreeBytes;
-use rustix::fs::{FlockOperation, XattrFlags, flock};
+use rustix::fs::{FlockOperation, XattrFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -60,7 +61,7 @@ pub enum Changed {
 /// One command at a time changes a workspace, as long as this lives. Its record is written with
 /// this in hand only, and is what was read since.
 #[derive(Debug)]
-pub(crate) struct Lock(#[allow(dead_code, reason = "the file is held, not read")] File);
+pub(crate) struct Lock(#[allow(dead_code, reason = "it is held, not read")] FileLock);
 
 impl Lock {
     /// Waits until no other command holds the lock of the workspace whose data is in `dir`.
@@ -83,14 +84,11 @@ impl Lock {
         let file = dir.join("lock");
         loop {
             let open = File::options().create(true).append(true).open(&file).at(&file)?;
-            match flock(&open, operation) {
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                locked => locked.at(&file)?,
-            }
+            let Some(lock) = FileLock::take(open, operation).at(&file)? else { return Ok(None) };
             // Its last holder may have removed it, with the workspace: then it locks nothing.
             let number = |of: std::fs::Metadata| (of.dev(), of.ino());
-            if file.metadata().map(number).ok() == Some(open.metadata().map(number).at(&file)?) {
-                return Ok(Some(Self(open)));
+            if file.metadata().map(number).ok() == Some(lock.file().metadata().map(number).at(&file)?) {
+                return Ok(Some(Self(lock)));
             }
         }
     }
@@ -99,7 +97,7 @@ impl Lock {
     /// changes.
     pub(crate) fn is_held(dir: &Path) -> bool {
         let Ok(file) = File::open(dir.join("lock")) else { return false };
-        flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
+        !matches!(FileLock::take(file, FlockOperation::NonBlockingLockExclusive), Ok(Some(_)))
     }
 }
 
