@@ -513,7 +513,7 @@ impl<'a> GroupDecoder<'a> {
         let (mut segments, mut len) = (Vec::new(), 0);
         for _ in 0..count {
             let reference = self.reference()?;
-            if !(len as usize).is_multiple_of(VALUE_PAGE) || reference.len == 0 {
+            if !(len as usize).is_multiple_of(VALUE_PAGE) {
                 return Err(malformed("a value with segments that are no whole pages"));
             }
             len += reference.len;
@@ -532,6 +532,9 @@ impl<'a> GroupDecoder<'a> {
         let Some((_, location)) = self.parts.get(part) else {
             return Err(malformed("a value in a part that its group does not name"));
         };
+        if len == 0 {
+            return Err(malformed("an empty value in a part"));
+        }
         if len as usize > MAX_VALUE || u64::from(offset) + u64::from(len) > u64::from(location.len) {
             return Err(malformed("a value that is longer than its part"));
         }

@@ -270,9 +270,8 @@ impl Scan<'_> {
         if !sane || usize::from(first.used) < GROUP_HEADER_BYTES {
             return Ok(None);
         }
-        // The group is no longer than the ring, so that is what a hostile length can ask for at
-        // most.
-        let mut payload = Vec::with_capacity(header.length as usize);
+        // What a hostile length asks for is not trusted before blocks with as much have been read.
+        let mut payload = Vec::with_capacity((header.length as usize).min(READ_AHEAD_BYTES));
         payload.extend_from_slice(
             &block[BLOCK_HEADER_BYTES + GROUP_HEADER_BYTES..BLOCK_HEADER_BYTES + usize::from(first.used)],
         );

@@ -193,7 +193,7 @@ fn part(keys: std::ops::Range<u32>, value: usize) -> Arc<Part> {
     for i in keys {
         let mut bytes = vec![0; value];
         Random::new(u64::from(i)).fill(&mut bytes);
-        builder.push(format!("{i:08}").as_bytes(), Msn(7), &Op::Insert(bytes.into()));
+        builder.push(format!("{i:08}").as_bytes(), Msn(7), &Op::Insert(bytes.into())).unwrap();
     }
     Arc::new(builder.finish())
 }
@@ -316,7 +316,7 @@ fn a_part_that_is_forgotten_keeps_its_values() {
     let world = World::new(4096);
     let value = Value::from(vec![5; 10_000]);
     let mut builder = PartBuilder::new();
-    builder.push(b"key", Msn(1), &Op::Insert(value.clone()));
+    builder.push(b"key", Msn(1), &Op::Insert(value.clone())).unwrap();
     let part = builder.finish();
     let values = world.pieces.writer.write_values(part.values(), None).unwrap();
     let id = world.pieces.locator.new_id();

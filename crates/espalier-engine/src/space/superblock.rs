@@ -43,6 +43,9 @@ pub(crate) const SLOT_BLOCKS: [u64; 2] = [0, 16];
 pub(crate) const LOG_START_BLOCK: u64 = 32;
 /// The smallest device a store fits on, in blocks.
 pub(crate) const MIN_BLOCKS: u64 = 256;
+/// The largest store, in blocks: 256 TiB. The maps of a store take memory in proportion to it, so
+/// there is a limit to what an image, which may be sparse, can ask for.
+pub(crate) const MAX_BLOCKS: u64 = 1 << 36;
 /// The longest label, in bytes.
 pub const MAX_LABEL: usize = 64;
 /// The highest tree of table pages: ten levels of 128 pointers number more than 2^64 pages.
@@ -77,7 +80,7 @@ impl Geometry {
     /// Divides a device of `device_bytes`; `log_bytes` is a wish, rounded and bounded.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the device is too small.
+    /// [`ErrorKind::InvalidArgument`] if the device is too small, or too large.
     pub(crate) fn new(device_bytes: u64, log_bytes: Option<u64>) -> Result<Self> {
         const MIB: u64 = 1 << 20;
         let blocks = device_bytes / BLOCK as u64;
@@ -87,6 +90,9 @@ impl Geometry {
                 ErrorKind::InvalidArgument,
                 format!("{device_bytes} bytes are too few for a store: at least {least} KiB are needed"),
             ));
+        }
+        if blocks > MAX_BLOCKS {
+            return Err(too_large(blocks));
         }
         let wish = log_bytes.unwrap_or((device_bytes / 16).clamp(MIB, 1024 * MIB));
         let log_blocks = (wish / BLOCK as u64).clamp(16, blocks / 4).min(u64::from(u32::MAX)) as u32;
@@ -114,6 +120,14 @@ impl Geometry {
             && extent.start >= self.data_start()
             && extent.start.checked_add(u64::from(extent.blocks)).is_some_and(|end| end <= self.data_end())
     }
+}
+
+/// The error for a store that would have so many blocks.
+fn too_large(blocks: u64) -> Error {
+    let most = MAX_BLOCKS * BLOCK as u64 >> 40;
+    let message =
+        format!("{blocks} blocks of {BLOCK} bytes are too many for a store: it has at most {most} TiB");
+    Error::new(ErrorKind::InvalidArgument, message)
 }
 
 /// How the device is divided, for modules that keep it while the store may grow.

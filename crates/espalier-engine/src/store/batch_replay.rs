@@ -31,6 +31,14 @@ const MAX_REPLAY_LAYERS: usize = 16;
 /// No store counts so far: a log that says so is damaged.
 const LAST_MSN: u64 = u64::MAX / 2;
 
+/// The last message of a batch of `count` messages, of which the first one has the number `first`;
+/// `last` is that of the batches before. `None` if they cannot be numbered so: from 1, upwards, and
+/// with room for more.
+fn follow(last: Msn, first: u64, count: usize) -> Option<Msn> {
+    let end = first.checked_add(count as u64).filter(|end| first > last.0 && *end <= LAST_MSN)?;
+    Some(Msn(end - 1))
+}
+
 /// Puts logged batches back into memtables.
 pub(super) struct BatchReplay<'a> {
     pub(super) trees: &'a Arc<Trees>,
@@ -42,6 +50,8 @@ pub(super) struct BatchReplay<'a> {
     /// What a damaged store has lost: where messages have nothing to change, they must make
     /// nothing.
     pub(super) losses: Mutex<Losses>,
+    /// The last message that was replayed.
+    replayed: Msn,
     /// Space is low. What is replayed had its blocks reserved before: replay must take no more.
     low_space: Cell<bool>,
     /// See [`TreePolicy`].
@@ -60,16 +70,25 @@ impl<'a> BatchReplay<'a> {
     ) -> Self {
         let low_space = Cell::new(is_low(&space.block_counts(), 0, &options.tuning));
         let losses = Mutex::new(losses);
-        Self { trees, space, options, indexes, deleted, order, losses, low_space, unmerged_bytes: 0 }
+        Self {
+            trees,
+            space,
+            options,
+            indexes,
+            deleted,
+            order,
+            losses,
+            replayed: Msn(0),
+            low_space,
+            unmerged_bytes: 0,
+        }
     }
 
     pub(super) fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
         let first = batch.first_msn.0;
-        // Messages are numbered from 1, and there will be more of them.
-        let end = first.checked_add(batch.ops.len() as u64).filter(|end| first > 0 && *end <= LAST_MSN);
-        let last = end.ok_or_else(|| {
+        self.replayed = follow(self.replayed, first, batch.ops.len()).ok_or_else(|| {
             Error::damaged(format!("batch {} of the log numbers its messages from {first}", batch.lsn.0))
-        })? - 1;
+        })?;
         for (i, (msn, op)) in (first..).zip(&batch.ops).enumerate() {
             self.op(&batch.ops, i, (Msn(msn), batch.lsn)).context(|| format!("batch {}", batch.lsn.0))?;
             // It waits for a checkpoint again, for which the next commit has to reserve.
@@ -77,7 +96,7 @@ impl<'a> BatchReplay<'a> {
             self.order.pending.clone_blocks += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
         }
         self.order.last_lsn = batch.lsn;
-        self.order.last_msn = Msn(last).max(self.order.last_msn);
+        self.order.last_msn = self.replayed.max(self.order.last_msn);
         if !self.options.read_only {
             self.absorb_full(batch.lsn)?;
         }
@@ -209,4 +228,20 @@ fn is_decided_by(table: &Memtable, key: &[u8]) -> bool {
     let mut found = KeyMessages::default();
     table.find(key, Msn(u64::MAX), &mut found);
     found.is_done()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LAST_MSN, follow};
+    use crate::Msn;
+
+    #[test]
+    fn messages_of_a_log_are_numbered_upwards() {
+        assert_eq!(follow(Msn(0), 1, 3), Some(Msn(3)));
+        assert_eq!(follow(Msn(3), 4, 0), Some(Msn(3)));
+        assert_eq!(follow(Msn(3), 9, 1), Some(Msn(9)));
+        for (last, first, count) in [(0, 0, 1), (3, 3, 1), (3, 1, 9), (3, LAST_MSN, 1), (3, u64::MAX, 1)] {
+            assert_eq!(follow(Msn(last), first, count), None, "{count} from {first} behind {last}");
+        }
+    }
 }

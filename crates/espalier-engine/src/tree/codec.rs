@@ -278,7 +278,8 @@ impl HeaderDecoder<'_> {
         let mut run = Run::default();
         for _ in 0..self.count()? {
             let part = self.part()?;
-            if run.parts.last().is_some_and(|last| last.first > part.first) {
+            let overlaps = |last: &Arc<ViewedPart>| last.last.as_ref().unwrap_or(&last.first) > &part.first;
+            if run.parts.last().is_some_and(overlaps) {
                 return None;
             }
             run.parts.push(Arc::new(part));

@@ -31,9 +31,23 @@ impl Trees {
 }
 
 impl PartSlot {
-    /// The part.
+    /// The part. Readers rely on what its header says of it, so a part that differs is damaged.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged); what the device says.
     pub(crate) fn load(&self, trees: &Trees) -> Result<Arc<Part>> {
-        self.part_or_handle().or_else(|handle| trees.pieces.part(handle.id()))
+        self.part_or_handle().or_else(|handle| {
+            let part = trees.pieces.part(handle.id())?;
+            let summary = &self.summary;
+            let agrees = summary.first[..] == *part.first_key()
+                && summary.last[..] == *part.last_key()
+                && summary.entries as usize == part.len();
+            if !agrees {
+                let message = format!("the header of part {} says other things than the part", handle.id());
+                return Err(Error::damaged(message));
+            }
+            Ok(part)
+        })
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::Part;
 use super::entry::{self, Head, RESTART_INTERVAL};
-use crate::Msn;
 use crate::model::key::common_prefix_len;
 use crate::model::op::Op;
 use crate::model::value::LargeValue;
+use crate::{Error, Msn, Result};
 use std::sync::{Arc, OnceLock};
 
 /// Takes entries in order: keys ascending, the MSNs of one key descending.
@@ -31,9 +31,10 @@ impl PartBuilder {
 
     /// Appends an entry.
     ///
-    /// # Panics
-    /// If it is out of order: such a part would lose entries, which is worse.
-    pub(crate) fn push(&mut self, key: &[u8], msn: Msn, op: &Op) {
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is out of order: a part of such
+    /// entries would lose some of them. Nothing is appended then.
+    pub(crate) fn push(&mut self, key: &[u8], msn: Msn, op: &Op) -> Result<()> {
         let same = common_prefix_len(&self.last_key, key);
         if self.entries == 0 {
             self.base_msn = msn.0;
@@ -44,7 +45,11 @@ impl PartBuilder {
                 (Some(_), None) => false,
                 (None, None) => msn.0 <= self.last_msn,
             };
-            assert!(ascends, "entries of a part must be pushed in order");
+            if !ascends {
+                let message = "messages are out of order: two runs that hold a key are in the wrong order, or \
+                               two parts of a run overlap";
+                return Err(Error::damaged(message));
+            }
         }
         let restart = self.entries.is_multiple_of(RESTART_INTERVAL);
         if restart {
@@ -63,6 +68,7 @@ impl PartBuilder {
         self.last_key.extend_from_slice(&key[same..]);
         self.last_msn = msn.0;
         self.entries += 1;
+        Ok(())
     }
 
     /// About the bytes of the piece on the device before compression.

@@ -1,9 +1,9 @@
 //! Superblocks as bytes: encoding, decoding, writing.
 
 use super::{
-    CHECKSUM_OFFSET, FEATURE_COPIES, FORMAT_VERSION, Geometry, LOG_START_BLOCK, MAGIC, MAX_COUNTER,
-    MAX_LABEL, MAX_TABLE_HEIGHT, Roots, SLOT_BLOCKS, SUPERBLOCK_BYTES, Superblock, SuperblockPlace,
-    TableRoot,
+    CHECKSUM_OFFSET, FEATURE_COPIES, FORMAT_VERSION, Geometry, LOG_START_BLOCK, MAGIC, MAX_BLOCKS,
+    MAX_COUNTER, MAX_LABEL, MAX_TABLE_HEIGHT, Roots, SLOT_BLOCKS, SUPERBLOCK_BYTES, Superblock,
+    SuperblockPlace, TableRoot,
 };
 use crate::device::GuardedDevice;
 use crate::{Error, Extent, Lsn, Msn, PieceId, Result};
@@ -118,6 +118,7 @@ impl Superblock {
         if log.start != LOG_START_BLOCK
             || log.blocks == 0
             || geometry.data_start() >= geometry.blocks.saturating_sub(1)
+            || geometry.blocks > MAX_BLOCKS
         {
             return Err(senseless(place, "the geometry makes no sense"));
         }

@@ -2,8 +2,8 @@
 
 use super::codec::{Get, checksum};
 use super::{
-    CHECKSUM_OFFSET, FORMAT_VERSION, KNOWN_INCOMPATIBLE_FEATURES, LOG_START_BLOCK, MAGIC, SEARCH_READ_BYTES,
-    SLOT_BLOCKS, Superblock, SuperblockPlace,
+    CHECKSUM_OFFSET, FORMAT_VERSION, KNOWN_INCOMPATIBLE_FEATURES, LOG_START_BLOCK, MAGIC, MAX_BLOCKS,
+    SEARCH_READ_BYTES, SLOT_BLOCKS, Superblock, SuperblockPlace,
 };
 use crate::device::GuardedDevice;
 use crate::model::error::Context;
@@ -144,8 +144,8 @@ pub(crate) fn search_superblocks(device: &GuardedDevice) -> Result<FoundSuperblo
 fn search_spare(device: &GuardedDevice, blocks: u64) -> Option<Superblock> {
     let mut found: Option<Superblock> = None;
     let step = SEARCH_READ_BYTES / BLOCK as u64;
-    for start in (LOG_START_BLOCK..blocks).step_by(step as usize) {
-        let count = (blocks - start).min(step) as u32;
+    for start in (LOG_START_BLOCK..blocks.min(MAX_BLOCKS)).step_by(step as usize) {
+        let count = (blocks.min(MAX_BLOCKS) - start).min(step) as u32;
         let whole = device.read_extent(Extent { start, blocks: count });
         for block in start..start + u64::from(count) {
             let at = (block - start) as usize * BLOCK;

@@ -1,7 +1,7 @@
 //! Changing the size of a store or its label, and erasing superblocks.
 
 use super::find::read_superblocks;
-use super::{LOG_START_BLOCK, MAX_LABEL, SLOT_BLOCKS, Superblock};
+use super::{LOG_START_BLOCK, MAX_BLOCKS, MAX_LABEL, SLOT_BLOCKS, Superblock, too_large};
 use crate::device::GuardedDevice;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
@@ -21,8 +21,8 @@ pub(crate) fn resize_offline(device: &GuardedDevice, blocks: u64) -> Result<()> 
 /// when this returns.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if the store has more blocks or the device fewer; what the device
-/// says.
+/// [`ErrorKind::InvalidArgument`] if the store has more blocks, the device fewer, or if these are more
+/// than a store can have; what the device says.
 pub(crate) fn write_resized(device: &GuardedDevice, superblock: &mut Superblock, blocks: u64) -> Result<()> {
     let before = superblock.geometry.blocks;
     if blocks < before {
@@ -32,6 +32,9 @@ pub(crate) fn write_resized(device: &GuardedDevice, superblock: &mut Superblock,
     if device.len() / (BLOCK as u64) < blocks {
         let message = format!("{} has {} bytes, too few for {blocks} blocks", device.name(), device.len());
         return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    if blocks > MAX_BLOCKS {
+        return Err(too_large(blocks));
     }
     if blocks == before {
         return Ok(());

@@ -273,20 +273,24 @@ impl<'a> Salvager<'a> {
             let holders: Vec<PieceId> =
                 op.large_values().iter().filter_map(|large| large.place()).map(|at| at.part.id()).collect();
             let sound = holders.into_iter().fold(true, |sound, part| sound & self.is_sound(part));
-            match op.value() {
+            let lose_entry = |salvage: &mut Self, message| {
+                if let Some(key) = viewed.view.outward(cursor.key()) {
+                    let range = KeyRange { end: Some(behind(&key)), start: key };
+                    salvage.lose(view.range_to_outer(&range), message);
+                }
+            };
+            let left = match op.value() {
                 Some(value) if !sound => match load(value, &*self.trees.pieces) {
-                    Ok(bytes) => builder.push(cursor.key(), cursor.msn(), &op.with_value(Value::from(bytes))),
+                    Ok(bytes) => Some(op.with_value(Value::from(bytes))),
                     Err(error) => {
-                        if let Some(key) = viewed.view.outward(cursor.key()) {
-                            let range = KeyRange { end: Some(behind(&key)), start: key };
-                            self.lose(view.range_to_outer(&range), format!("a value is lost: {error}"));
-                        }
-                        if !leaf {
-                            builder.push(cursor.key(), cursor.msn(), &op.without_value());
-                        }
+                        lose_entry(self, format!("a value is lost: {error}"));
+                        (!leaf).then(|| op.without_value())
                     }
                 },
-                _ => builder.push(cursor.key(), cursor.msn(), &op),
+                _ => Some(op),
+            };
+            if let Some(Err(error)) = left.map(|op| builder.push(cursor.key(), cursor.msn(), &op)) {
+                lose_entry(self, format!("an entry is lost: {error}"));
             }
             cursor.next();
         }

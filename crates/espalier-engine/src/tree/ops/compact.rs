@@ -30,15 +30,16 @@ impl<'a> PartsBuilder<'a> {
     }
 
     /// Adds all messages of one key, newest first.
-    pub(crate) fn push(&mut self, key: &[u8], messages: &[(Msn, Op)]) {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if they are out of order.
+    pub(crate) fn push(&mut self, key: &[u8], messages: &[(Msn, Op)]) -> Result<()> {
         // All messages of one key lie in one part, so a part is cut only between keys.
         let tuning = &self.trees.tuning;
         if self.builder.bytes() >= tuning.part || self.builder.value_bytes() >= tuning.leaf as u64 / 8 {
             self.cut();
         }
-        for (msn, op) in messages {
-            self.builder.push(key, *msn, op);
-        }
+        messages.iter().try_for_each(|(msn, op)| self.builder.push(key, *msn, op))
     }
 
     /// Adds a part as it is.
@@ -97,7 +98,7 @@ pub(crate) fn compact(
         merged.points(&key).for_each(|points| messages.extend_from_slice(points));
         shorten(&mut messages, ranges.covering(&key), &trees.merge);
         if !messages.is_empty() {
-            parts.push(&key, &messages);
+            parts.push(&key, &messages)?;
         }
         merged.next_behind(&key)?;
     }

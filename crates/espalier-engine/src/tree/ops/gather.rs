@@ -168,7 +168,7 @@ pub(super) fn rewrite(
             LeafPiece::Entry(key, msn, value) => {
                 let value =
                     if gather.concerns_value(&value) { read_as_one(trees, value, &mut read)? } else { value };
-                out.push(&key, &[(msn, Op::Insert(value))]);
+                out.push(&key, &[(msn, Op::Insert(value))])?;
             }
         }
     }

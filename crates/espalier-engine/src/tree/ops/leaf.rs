@@ -128,7 +128,7 @@ fn resolve_into(
             !found.is_done()
         });
         if let Some(value) = found.value(&trees.merge, &*trees.pieces)? {
-            out.push(&key, &[(Msn(0), Op::Insert(value))]);
+            out.push(&key, &[(Msn(0), Op::Insert(value))])?;
         }
         merged.next_behind(&key)?;
     }

@@ -46,7 +46,7 @@ fn run(random: &mut Random, trees: &Trees) -> Run {
     let mut run = Run::default();
     for keys in keys.chunks(random.between(1..=4) as usize) {
         let mut builder = PartBuilder::new();
-        keys.iter().for_each(|key| builder.push(key, Msn(1), &Op::Insert(Value::from(vec![1]))));
+        keys.iter().for_each(|key| builder.push(key, Msn(1), &Op::Insert(Value::from(vec![1]))).unwrap());
         run.parts.push(Arc::new(ViewedPart::whole(PartSlot::new(&trees.memory, builder.finish()))));
     }
     run
@@ -163,7 +163,7 @@ fn sums_of_a_run_equal_what_its_parts_come_to_before_and_after_they_are_stored()
         let mut run = run(&mut random, trees);
         let values = (0..random.below(3)).map(|n| (vec![0xfe, n as u8], vec![1; 20_000]));
         let mut builder = PartBuilder::new();
-        values.for_each(|(key, value)| builder.push(&key, Msn(1), &Op::Insert(Value::from(value))));
+        values.for_each(|(key, value)| builder.push(&key, Msn(1), &Op::Insert(Value::from(value))).unwrap());
         if !builder.is_empty() {
             run.parts.push(Arc::new(ViewedPart::whole(PartSlot::new(&trees.memory, builder.finish()))));
         }
@@ -199,7 +199,7 @@ fn sums_of_a_run_equal_what_its_parts_come_to_before_and_after_they_are_stored()
 
 fn part(trees: &Trees) -> Arc<ViewedPart> {
     let mut builder = PartBuilder::new();
-    builder.push(b"k", Msn(1), &Op::Delete);
+    builder.push(b"k", Msn(1), &Op::Delete).unwrap();
     Arc::new(ViewedPart::whole(PartSlot::new(&trees.memory, builder.finish())))
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::message::range_messages::RangeMessages;
 use crate::model::op::RangeOp;
 use crate::pieces::{Filter, PartBuilder};
+use crate::tree::codec;
 use crate::tree::part_slot::{PartSlot, PartSummary, StoredPart};
 use crate::{Batch, FormatOptions, Key, Msn, OpenOptions, Store, Tuning};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random, SimulatedDevice, SimulatedEnvironment};
@@ -35,7 +36,7 @@ impl Hand {
     /// A part with one message for each key (one byte each).
     fn part_of(&self, keys: &str, op: &Op) -> Arc<ViewedPart> {
         let mut builder = PartBuilder::new();
-        keys.bytes().for_each(|key| builder.push(&[key], Msn(5), op));
+        keys.bytes().for_each(|key| builder.push(&[key], Msn(5), op).unwrap());
         Arc::new(ViewedPart::whole(PartSlot::new(&self.trees().memory, builder.finish())))
     }
 
@@ -231,6 +232,19 @@ fn headers_that_lie_about_parts_are_found() {
     hand.found(Node::leaf(vec![hand.stored_part("bc", |summary| summary.last = key("d"))]), words);
     let denies = hand.stored_part("abc", |summary| summary.filter = Filter::build(&[]));
     hand.found(Node::leaf(vec![denies]), "denies a key of it");
+}
+
+#[test]
+fn a_header_with_parts_that_overlap_is_damaged() {
+    let hand = Hand::new();
+    let is_sound = |parts: [&str; 2]| {
+        let leaf = Node::leaf(parts.map(|keys| hand.stored_part(keys, |_| ())).to_vec());
+        let (body, _held) = codec::encode(&leaf).unwrap();
+        codec::decode(PieceId(9), 0, &body, &*hand.trees().locator).is_ok()
+    };
+    assert!(is_sound(["abc", "def"]));
+    assert!(!is_sound(["ac", "bd"]));
+    assert!(!is_sound(["def", "abc"]));
 }
 
 /// A bit of every piece that a checkpoint counts, one after the other.
