@@ -30,7 +30,7 @@ use crate::format::JournalPosition;
 use espalier_storage::{AlignedBuf, BLOCK, Device, Error, ErrorKind, Operation, Result};
 use espalier_sync::{Mutex, MutexGuard};
 pub(crate) use record::{Change, MAX_RECORD_BLOCKS};
-use record::{Head, Header, MAX_CHANGES, data_sum};
+use record::{Head, Header, MAX_CHANGES, MAX_COUNTER, data_sum};
 pub(crate) use scan::Record;
 use scan::{Found, Trace, scan};
 use std::sync::Arc;
@@ -178,8 +178,12 @@ impl Journal {
     ///
     /// # Errors
     /// What the device says; [`ErrorKind::Io`] if a record is damaged that was synced, as another
-    /// one says.
+    /// one says, or if no record has the number of the position.
     pub(crate) fn behind(&self, position: &JournalPosition) -> Result<Vec<Record>> {
+        if position.record > MAX_COUNTER {
+            let message = format!("the root of the store names record {}, which cannot be", position.record);
+            return Err(Error::new(ErrorKind::Io, Operation::Read, self.name(), message));
+        }
         let may_tell = |trace: &Trace| trace.epoch >= position.epoch && trace.synced > position.record;
         let Found { mut records, traces } = self.scan(position.record, &may_tell)?;
         records.retain(|Record { head, .. }| head.number > position.record && head.epoch >= position.epoch);
@@ -259,10 +263,16 @@ impl Journal {
     pub(crate) fn append(&self, writer: &mut Writer, write: Option<(u64, &[&[u8]])>) -> Appended {
         let blocks = write.map_or(0, |(_, buffers)| buffers.iter().map(|b| b.len()).sum::<usize>() / BLOCK);
         let wanted = 1 + blocks as u64;
-        let number = writer.last + 1;
         let Some(header) = writer.header.filter(|_| writer.broken.is_none()) else {
             return Appended::Failed(writer.last);
         };
+        if writer.last >= MAX_COUNTER {
+            let message = "all numbers of records are used up";
+            let error = Error::new(ErrorKind::Unsupported, Operation::Write, self.name(), message);
+            writer.fail(self.name(), &error);
+            return Appended::Failed(writer.last);
+        }
+        let number = writer.last + 1;
         if writer.taken + wanted > self.half_blocks {
             let other = 1 - writer.half;
             if writer.last_in[other] > self.covered() {
@@ -273,6 +283,8 @@ impl Journal {
         let mut changes = std::mem::take(&mut writer.discards);
         // A head has no room for more, and says nothing of what it cuts off.
         assert!(changes.len() + usize::from(write.is_some()) <= MAX_CHANGES, "a record has too many changes");
+        // A head that says more is not taken for one.
+        assert!(blocks as u64 <= MAX_RECORD_BLOCKS, "a record has too many blocks");
         changes.extend(write.map(|(start, _)| Change { start, blocks: blocks as u32, discard: false }));
         let buffers = write.map_or(&[] as &[&[u8]], |(_, buffers)| buffers);
         let head = Head {

@@ -14,6 +14,8 @@ const FEATURE_JOURNAL: u32 = 1;
 
 /// Most blocks of a device: 2^44 bytes.
 pub(crate) const MAX_BLOCKS: u64 = 1 << 32;
+/// No root gets near this generation: whatever is added to one cannot overflow.
+const MAX_GENERATION: u64 = 1 << 62;
 
 /// The holder of the lease. An empty host: there is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -151,6 +153,9 @@ impl Root {
         let (blocks, epoch, generation) = (reader.u64()?, reader.u32()?, reader.u64()?);
         if blocks > MAX_BLOCKS {
             return Err(Malformed::new(format!("a device of {blocks} blocks is too large")));
+        }
+        if epoch == u32::MAX || generation > MAX_GENERATION {
+            return Err(Malformed::new("its epoch or its generation makes no sense"));
         }
         let (nonce, previous, session) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (process, lease_ms) = (reader.u32()?, reader.u32()?);

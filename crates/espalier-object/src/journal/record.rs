@@ -19,6 +19,9 @@ const SUM_AT: usize = BLOCK - 8;
 /// Most blocks of a record: 1 MiB.
 pub(crate) const MAX_RECORD_BLOCKS: u64 = 256;
 
+/// No writer gets near this number of a record: whatever is added to one cannot overflow.
+pub(super) const MAX_COUNTER: u64 = 1 << 62;
+
 /// Most changes of a record.
 pub(super) const MAX_CHANGES: usize = (SUM_AT - FIXED_BYTES) / CHANGE_BYTES;
 
@@ -91,7 +94,7 @@ pub(super) struct Head {
     pub(super) covered: u64,
     /// The last record that the writer knew to be durable.
     pub(super) synced: u64,
-    /// Blocks behind the head: those that are written.
+    /// Blocks behind the head: those that are written, at most [`MAX_RECORD_BLOCKS`].
     pub(super) blocks: u32,
     /// Their checksum.
     pub(super) data_sum: u64,
@@ -121,7 +124,7 @@ impl Head {
         block
     }
 
-    /// Reads the head of a record; `None` if it is none.
+    /// Reads the head of a record; `None` if it is none, or says what no writer says.
     pub(super) fn decode(block: &[u8]) -> Option<Self> {
         let (head, sum) = block.split_at_checked(SUM_AT)?;
         if head[..8] != RECORD_MAGIC || sum != xxh3_64(head).to_le_bytes() {
@@ -142,11 +145,16 @@ impl Head {
         if changes.len() != count || written != u64::from(blocks) || !changes.iter().all(inside) {
             return None;
         }
+        let counters = [number(head, 16)?, number(head, 24)?, number(head, 32)?];
+        if written > MAX_RECORD_BLOCKS || counters.iter().any(|counter| *counter > MAX_COUNTER) {
+            return None;
+        }
+        let [own, covered, synced] = counters;
         Some(Self {
             journal: number(head, 8)?,
-            number: number(head, 16)?,
-            covered: number(head, 24)?,
-            synced: number(head, 32)?,
+            number: own,
+            covered,
+            synced,
             data_sum: number(head, 40)?,
             epoch: half(48)?,
             blocks,

@@ -68,6 +68,73 @@ fn heads_and_headers_are_read_back_and_no_damaged_ones_are() {
     assert_eq!(Head::decode(&wrong.encode()), None);
 }
 
+/// A head that no writer made, with the right checksum.
+fn forged(number: u64, blocks: u32) -> Head {
+    let changes = vec![Change { start: 0, blocks, discard: false }];
+    let data_sum = data_sum(ID, number, &[]);
+    Head { journal: ID, number, epoch: 1, covered: 0, synced: 0, blocks, data_sum, changes }
+}
+
+#[test]
+fn a_head_with_more_blocks_than_a_record_may_have_is_not_taken() {
+    let most = MAX_RECORD_BLOCKS as u32;
+    let largest = forged(1, most);
+    assert_eq!(Head::decode(&largest.encode()), Some(largest));
+    for blocks in [most + 1, u32::MAX] {
+        assert_eq!(Head::decode(&forged(1, blocks).encode()), None, "{blocks} blocks");
+    }
+    // The largest record of a writer is taken.
+    let (device, journal) = begun();
+    assert_eq!(append(&journal, 1, MAX_RECORD_BLOCKS as usize), Appended::Done(1));
+    assert!(journal.sync());
+    assert_eq!(numbers(&open(&device).behind(&at(0, 1)).unwrap()), [1]);
+}
+
+#[test]
+fn a_head_with_a_number_that_no_writer_reaches_is_not_taken() {
+    let last = Head { covered: MAX_COUNTER, synced: MAX_COUNTER, ..forged(MAX_COUNTER, 1) };
+    assert_eq!(Head::decode(&last.encode()), Some(last.clone()));
+    for number in [MAX_COUNTER + 1, u64::MAX] {
+        let wrong = [
+            Head { number, ..last.clone() },
+            Head { covered: number, ..last.clone() },
+            Head { synced: number, ..last.clone() },
+        ];
+        for head in wrong {
+            assert_eq!(Head::decode(&head.encode()), None, "{head:?}");
+        }
+    }
+    // Two of them at the front of a half, as whole records.
+    let (device, journal) = begun();
+    for block in [1u64, 2] {
+        device.write_at(block * BLOCK as u64, &[&forged(u64::MAX, 0).encode()]).unwrap();
+    }
+    assert!(journal.behind(&at(0, 1)).unwrap().is_empty());
+    assert_eq!(journal.unknown().unwrap(), 0);
+}
+
+#[test]
+fn a_position_with_a_number_that_no_writer_reaches_is_an_error() {
+    let (_, journal) = begun();
+    for record in [MAX_COUNTER + 1, u64::MAX] {
+        let error = journal.behind(&at(record, 1)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Io);
+        assert!(error.to_string().contains(&format!("record {record}")), "{error}");
+    }
+}
+
+#[test]
+fn nothing_is_appended_behind_the_last_number() {
+    let (device, journal) = begun();
+    journal.go_on(1, MAX_COUNTER - 1);
+    assert_eq!(append(&journal, 1, 1), Appended::Done(MAX_COUNTER));
+    assert!(journal.sync());
+    assert_eq!(append(&journal, 2, 1), Appended::Failed(MAX_COUNTER));
+    assert!(!journal.sync() && !journal.usage().works);
+    assert_eq!(numbers(&open(&device).behind(&at(MAX_COUNTER - 1, 1)).unwrap()), [MAX_COUNTER]);
+    assert!(open(&device).behind(&at(MAX_COUNTER, 1)).unwrap().is_empty());
+}
+
 #[test]
 fn what_is_no_journal_is_left_as_it_is() {
     let device = Arc::new(SimulatedDevice::new(MIN_BLOCKS * BLOCK as u64, 1));
