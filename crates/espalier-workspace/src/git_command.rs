@@ -71,11 +71,23 @@ pub(crate) fn ask_git(dir: &Path, words: &[&str], input: &str) -> Result<String>
     let mut child = command.spawn().map_err(|error| failed(no_git(&error)))?;
     let stdin = child.stdin.take();
     // Git answers before it has read everything.
-    let (written, out) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| stdin.map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes())));
-        let out = child.wait_with_output();
-        (writer.join().unwrap_or(Ok(())), out)
+    let answered = std::thread::scope(|scope| {
+        let write = || stdin.map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
+        match std::thread::Builder::new().spawn_scoped(scope, write) {
+            Ok(writer) => {
+                let out = child.wait_with_output();
+                Ok((writer.join().unwrap_or(Ok(())), out))
+            }
+            // The work was dropped, and git's input with it; git must not answer without that.
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
     });
+    let no_thread = |error: std::io::Error| failed(format!("no thread can write its input: {error}"));
+    let (written, out) = answered.map_err(no_thread)?;
     let out = out.map_err(|error| failed(error.to_string()))?;
     if !out.status.success() {
         // The lines that follow the first say how to have git trust the repository all the same.

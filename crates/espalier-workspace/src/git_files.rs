@@ -5,7 +5,7 @@
 //! about trees of other users. A symbolic link there, or a file that belongs to a user other than
 //! the tree does, would have a command read or write what the owner of the tree may not.
 
-use crate::error::{AtPath, Result};
+use crate::error::{AtPath, Error, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fchown, fstat, mkdirat, openat};
 use rustix::fs::{Gid, Uid, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -18,6 +18,9 @@ use std::path::{Component, Path, PathBuf};
 
 /// Kinds of files that no program should wait for.
 const OPENED: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// Files with more bytes are not read: a process in a workspace can give a file any length with a
+/// hole that takes no room.
+const MAX_READ_BYTES: u64 = 1 << 30;
 /// How directories are opened.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 /// The mode of what is made, before the umask.
@@ -151,14 +154,17 @@ impl GitDir {
     /// The content of an ordinary file at a path below; `None` as for [`GitDir::file`].
     ///
     /// # Errors
-    /// Of the system.
+    /// Of the system; if it has more than [`MAX_READ_BYTES`].
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Result<Option<Vec<u8>>> {
         let path = path.as_ref();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         let Some(dir) = self.below(parent)? else { return Ok(None) };
         let Some(mut file) = dir.file(name, OFlags::RDONLY)? else { return Ok(None) };
         let mut content = Vec::new();
-        file.read_to_end(&mut content).at(&self.name.join(path))?;
+        if file.metadata().at(&self.name.join(path))?.len() > MAX_READ_BYTES {
+            return Err(Error::io(&self.name.join(path), Errno::FBIG));
+        }
+        Read::take(&mut file, MAX_READ_BYTES).read_to_end(&mut content).at(&self.name.join(path))?;
         Ok(Some(content))
     }
 

@@ -27,6 +27,10 @@ use std::path::Path;
 const INDEX: &str = "index";
 const LOCK: &str = "index.lock";
 
+/// An index of more bytes is left alone. It is read into memory, and a process in a workspace can
+/// give the file any length with a hole that takes no room. An entry takes about a hundred bytes,
+/// so that ten million of them are below this.
+const MAX_BYTES: u64 = 1 << 30;
 const HEADER_BYTES: usize = 12;
 const HASH_BYTES: usize = 20;
 /// Times, numbers, mode, owner and size; the hash; flags.
@@ -67,10 +71,13 @@ pub(crate) struct IndexEnd {
 
 impl IndexEnd {
     /// Reads the end of the index in an open file at `path`, and all of the index if where that
-    /// begins is not known yet; `None` if it is not as expected.
+    /// begins is not known yet; `None` if it is not as expected, or has more than [`MAX_BYTES`].
     pub(crate) fn read_from(file: &File, path: &Path) -> Result<Option<Self>> {
         let found = file.metadata().at(path)?;
-        let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
+        if found.len() > MAX_BYTES {
+            return Ok(None);
+        }
+        let length = found.len() as usize;
         let modified = (found.mtime(), found.mtime_nsec());
         if let Some((offset, state)) = known_entries(file, modified).filter(|(offset, _)| *offset <= length) {
             let begin = offset / SUM_BLOCK * SUM_BLOCK;

@@ -120,6 +120,33 @@ fn a_locked_index_is_left_alone() {
     assert!(!lock.exists());
 }
 
+/// Makes an index without entries, with one extension that is a hole of so many bytes.
+fn write_index_with_hole(file: &Path, hole: u32) {
+    let head = [*b"DIRC", 2u32.to_be_bytes(), [0; 4], *b"HOLE", hole.to_be_bytes()].concat();
+    std::fs::write(file, &head).unwrap();
+    let opened = File::options().write(true).open(file).unwrap();
+    opened.set_len((head.len() + HASH_BYTES) as u64 + u64::from(hole)).unwrap();
+}
+
+#[test]
+fn an_index_that_is_too_large_to_be_read_is_left_alone() {
+    let above = tempfile::tempdir().unwrap();
+    let old = above.path().join("old");
+    repository(&old, "2");
+    let file = old.join(".git/index");
+    write_index_with_hole(&file, 100);
+    assert!(read(&file).unwrap().is_some(), "an index with a hole is one");
+    for hole in [MAX_BYTES as u32, u32::MAX] {
+        write_index_with_hole(&file, hole);
+        let length = file.metadata().unwrap().len();
+        assert!(read(&file).unwrap().is_none(), "{length} bytes");
+        assert!(!relocated(&file, (&old, Path::new("/new")), None).unwrap(), "{length} bytes");
+        assert!(!with_room(&old).unwrap(), "{length} bytes");
+        assert_eq!(file.metadata().unwrap().len(), length);
+        assert!(!old.join(".git/index.lock").exists());
+    }
+}
+
 #[test]
 fn what_is_known_of_another_index_is_not_used() {
     let above = tempfile::tempdir().unwrap();
