@@ -25,12 +25,14 @@ pub(crate) enum Check {
     TypeName,
     /// A link or anchor of a document leads nowhere.
     Link,
+    /// A heading of a document stands twice in the same place.
+    Heading,
     /// A test or function that a document names does not exist.
     Name,
 }
 
 impl Check {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Upward,
         Self::Circle,
         Self::Unlisted,
@@ -41,6 +43,7 @@ impl Check {
         Self::Nesting,
         Self::TypeName,
         Self::Link,
+        Self::Heading,
         Self::Name,
     ];
 }

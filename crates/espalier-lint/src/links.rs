@@ -1,4 +1,5 @@
-//! Links of documents: files and headings that they name must exist.
+//! Links of documents: files and headings that they name must exist. A heading stands once below the
+//! heading above it: a second one is a part that was copied by mistake, or cannot be linked to.
 
 use crate::findings::{Check, Finding};
 use crate::workspace::Workspace;
@@ -28,6 +29,25 @@ pub(crate) fn links(workspace: &Workspace) -> Vec<Finding> {
                         report(format!("{target}: there is no such heading"));
                     }
                 }
+            }
+        }
+    }
+    findings
+}
+
+/// Every heading that stands twice below the same heading.
+pub(crate) fn repeated_headings(workspace: &Workspace) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in workspace.with_extension("md") {
+        let (mut above, mut seen): (Vec<&str>, _) = (Vec::new(), BTreeSet::new());
+        for (line, heading) in prose(text).filter(|(_, line)| line.starts_with('#')) {
+            let level = heading.bytes().take_while(|byte| *byte == b'#').count();
+            above.truncate(level - 1);
+            above.resize(level - 1, "");
+            above.push(heading);
+            if !seen.insert(above.clone()) {
+                let message = format!("{heading}: this heading stands here twice");
+                findings.push(Finding::new(Check::Heading, path, line, message));
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::findings::{Check, Finding};
 use crate::functions::functions;
 use crate::layers::{Layers, Structure, structure};
-use crate::links::links;
+use crate::links::{links, repeated_headings};
 use crate::modules::Crate;
 use crate::names::names;
 use crate::text::text;
@@ -63,6 +63,7 @@ fn all(workspace: &Workspace) -> Result<All> {
     findings.extend(functions(workspace)?);
     findings.extend(text(workspace));
     findings.extend(links(workspace));
+    findings.extend(repeated_headings(workspace));
     findings.extend(names(workspace));
     findings.sort();
     Ok(All { findings, crates })

@@ -1,4 +1,4 @@
-use super::links;
+use super::{links, repeated_headings};
 use crate::workspace::Workspace;
 
 fn found(text: &str) -> Vec<usize> {
@@ -25,4 +25,12 @@ fn links_that_lead_nowhere_are_found() {
     let text = "[a](b.md)\n[b](../b.md#none)\n[c](#none)\n[d](../../../up.md)\n[e](../b.md#code)\n[f]: none.md\n\
         <img src=\"none.svg\">\n";
     assert_eq!(found(text), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn a_heading_that_stands_twice_below_the_same_one_is_found() {
+    let text = "# T\n## A\n### Sub\n## B\n### Sub\n## A\n```\n## B\n```\n### Sub\n";
+    let workspace = Workspace::of(&[("docs/a.md", text)]);
+    let lines: Vec<usize> = repeated_headings(&workspace).iter().map(|finding| finding.line).collect();
+    assert_eq!(lines, [6, 10]);
 }
