@@ -42,6 +42,7 @@ mod problem;
 mod quota;
 mod remove;
 mod repair;
+mod scheduling;
 mod scrub;
 mod signature;
 mod snapshot;

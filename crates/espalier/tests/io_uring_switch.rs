@@ -55,7 +55,7 @@ fn a_user_is_told_once_on_a_terminal_what_root_can_do() {
         run(Command::new("chown").arg("65534:65534").arg(path));
     }
     // fusermount3 wants a user with a name; script(1) gives it a terminal.
-    let script = "user='setpriv --reuid=65534 --regid=65534 --clear-groups env HOME='${1%/*}/home; \
+    let script = "user='prlimit --nice=0 setpriv --reuid=65534 --regid=65534 --clear-groups env HOME='${1%/*}/home; \
                   for turn in 1 2; do \
                   script -qec \"$user $2 mount $3 $4\" /dev/null </dev/null; $user \"$2\" umount \"$4\"; \
                   echo turn $turn; done; \
@@ -67,5 +67,6 @@ fn a_user_is_told_once_on_a_terminal_what_root_can_do() {
     let (first, rest) = said.split_once("turn 1").unwrap();
     let hint = format!("echo Y > {PARAMETER}");
     assert!(first.contains(&hint) && first.contains("espalier doctor"), "{said}");
+    assert!(first.contains("'* - nice 0'"), "{said}");
     assert!(!rest.contains(&hint), "once, and on a terminal only: {said}");
 }

@@ -2,6 +2,7 @@
 
 use super::finding::Finding;
 use crate::logging::Sink;
+use crate::scheduling::{NICE_LIMIT, nice_limit};
 use crate::units::Size;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -17,9 +18,6 @@ const FIRST_SUPPORTED_KERNEL: (u32, u32) = (5, 4);
 /// What a mount takes by default, with the kernel's share.
 const COMFORTABLE_MEMORY_BYTES: u64 = 4 << 30;
 
-/// The limit RLIMIT_NICE by which a thread may leave `SCHED_IDLE` for the nice value 0.
-const NICE_LIMIT: u64 = 20;
-
 /// Open files that a server with many snapshots may need.
 const COMFORTABLE_OPEN_FILES: u64 = 1024;
 
@@ -32,7 +30,7 @@ pub(super) struct System {
     /// Directories with programs.
     programs: Vec<PathBuf>,
     open_files: u64,
-    /// RLIMIT_NICE: 20 less the lowest nice value that this process may take.
+    /// See [`nice_limit`].
     nice: u64,
     /// Where servers in the background log.
     sink: Sink,
@@ -49,7 +47,7 @@ impl System {
             is_root: rustix::process::geteuid().is_root(),
             programs: std::env::split_paths(&path).collect(),
             open_files: limit(Resource::Nofile),
-            nice: limit(Resource::Nice),
+            nice: nice_limit(),
             sink: Sink::of_machine(),
         }
     }
@@ -239,8 +237,8 @@ impl System {
             Finding::advice(
                 WHAT,
                 "servers may not use SCHED_IDLE, so programs change CPUs with many calls",
-                "a line '* - nice 0' in /etc/security/limits.d makes mounts of users a little \
-                 faster (a unit of systemd: LimitNICE=20)",
+                "a line '* - nice 0' in /etc/security/limits.d/espalier.conf makes mounts of users faster, \
+                 most where FUSE has no io_uring (a unit of systemd: LimitNICE=20)",
             )
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! The switch is a parameter of the kernel module `fuse` and counts for connections made later, of
 //! all users. A mount by root turns it on, unless it was told to use the classic device. An
-//! ordinary user cannot, and is told once what root can do.
+//! ordinary user cannot, and is told once what root can do, for the scheduling of servers, too.
 
+use crate::scheduling::{NICE_LIMIT, nice_limit};
 use crate::ui::complain;
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 const PARAMETER_PATH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Where it is noted that a user was told, below the home directory.
-const HINT_MARK_PATH: &str = ".local/state/espalier/told-of-io-uring";
+const HINT_MARK_PATH: &str = ".local/state/espalier/told-of-speed";
 
 /// Turns io_uring on where the kernel has it and this process may. Without it the mount uses the
 /// classic device, so a failure is only logged.
@@ -48,8 +49,14 @@ fn is_on(parameter: &Path) -> io::Result<bool> {
 
 /// Tells an ordinary user on a terminal, once, how root makes mounts faster.
 pub(super) fn hint_once() {
-    let off = is_on(Path::new(PARAMETER_PATH)).is_ok_and(|on| !on);
-    if !off || !io::stderr().is_terminal() {
+    let mut steps = Vec::new();
+    if is_on(Path::new(PARAMETER_PATH)).is_ok_and(|on| !on) {
+        steps.push(format!("echo Y > {PARAMETER_PATH}"));
+    }
+    if nice_limit() < NICE_LIMIT {
+        steps.push("put the line '* - nice 0' into /etc/security/limits.d/espalier.conf".to_owned());
+    }
+    if steps.is_empty() || !io::stderr().is_terminal() {
         return;
     }
     let Some(told) = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(HINT_MARK_PATH)) else {
@@ -57,8 +64,8 @@ pub(super) fn hint_once() {
     };
     if note_first(&told) {
         complain!(
-            "espalier: this mount uses the classic FUSE transport; root makes it faster for all \
-             users with: echo Y > {PARAMETER_PATH} (espalier doctor says what else does)"
+            "espalier: root can make mounts of users faster: {} (espalier doctor says what else does)",
+            steps.join("; ")
         );
     }
 }
