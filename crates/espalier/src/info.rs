@@ -99,6 +99,12 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> R
     use rustix::io::Errno;
     let mut buffer = vec![0; longest];
     let length = match rustix::fs::getxattr(mount, name, &mut buffer) {
+        // What lies below the mount point answers.
+        Err(Errno::OPNOTSUPP | Errno::NODATA)
+            if !mounts::at(mount)?.is_some_and(|there| there.is_espalier()) =>
+        {
+            bail!("{} is not mounted any more", mount.display())
+        }
         // The kernel was told that there are no extended attributes, and does not pass on questions
         // for them.
         Err(Errno::OPNOTSUPP) => bail!(

@@ -255,6 +255,49 @@ fn watching_goes_on_when_the_server_is_replaced() {
 }
 
 #[test]
+fn a_trace_ends_with_its_mount() {
+    let place = Place::mounted("64M");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    command.arg("trace").arg(&place.dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut trace = command.spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(trace.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.starts_with("TIME"), "{first}");
+    place.umount().ok();
+    let ended: Ran = trace.wait_with_output().unwrap().into();
+    ended.refused(1, &["is not mounted any more"]);
+}
+
+/// On a terminal of its own, as `script` makes one.
+#[test]
+fn top_shows_a_mount_on_a_terminal_until_its_key_ends_it() {
+    let place = Place::mounted("64M");
+    on_mount(&place, &["top"]).refused(1, &["no terminal", "espalier stat"]);
+    let (program, dir) = (env!("CARGO_BIN_EXE_espalier"), place.dir.display());
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--return", "--command"])
+        .arg(format!("stty rows 24 cols 80 && exec '{program}' top '{dir}'"))
+        .arg("/dev/null")
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut screen = terminal.stdout.take().unwrap();
+    let (mut shown, mut bytes) = (String::new(), [0; 4096]);
+    // The last box of the screen.
+    while !shown.contains("q quit") {
+        let read = screen.read(&mut bytes).unwrap();
+        assert!(read > 0, "it ended: {shown}");
+        shown.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    assert!(shown.contains("operation"), "{shown}");
+    terminal.stdin.take().unwrap().write_all(b"q").unwrap();
+    screen.read_to_string(&mut shown).unwrap_or_default();
+    assert!(terminal.wait().unwrap().success(), "{shown}");
+}
+
+#[test]
 fn other_users_learn_nothing() {
     let place = Place::mounted("64M");
     fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();

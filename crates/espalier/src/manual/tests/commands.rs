@@ -150,6 +150,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
         &[
             "the server of this mount has died",
             "no Espalier file system is mounted there",
+            "is not mounted any more",
             "is mounted with noxattr",
             "only root and the user that mounted it may",
             "is for processes of the user and of the group that mounted it",
