@@ -1,5 +1,5 @@
-//! Links of documents: files and headings that they name must exist. A heading stands once below the
-//! heading above it: a second one is a part that was copied by mistake, or cannot be linked to.
+//! Links of documents: files and headings that they name must exist. A heading stands once below
+//! the heading above it: a second one is a part that was copied by mistake, or cannot be linked to.
 
 use crate::findings::{Check, Finding};
 use crate::workspace::Workspace;

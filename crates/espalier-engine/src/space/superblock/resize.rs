@@ -21,8 +21,8 @@ pub(crate) fn resize_offline(device: &GuardedDevice, blocks: u64) -> Result<()> 
 /// when this returns.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if the store has more blocks, the device fewer, or if these are more
-/// than a store can have; what the device says.
+/// [`ErrorKind::InvalidArgument`] if the store has more blocks, the device fewer, or if these are
+/// more than a store can have; what the device says.
 pub(crate) fn write_resized(device: &GuardedDevice, superblock: &mut Superblock, blocks: u64) -> Result<()> {
     let before = superblock.geometry.blocks;
     if blocks < before {
