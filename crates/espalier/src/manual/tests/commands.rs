@@ -202,7 +202,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
             "the server cannot change the times of last access",
         ],
     ),
-    ("mount/io_uring.rs", &["the classic FUSE transport"]),
+    ("mount/io_uring.rs", &["can make mounts of users faster"]),
     (
         "mount/options.rs",
         &[
