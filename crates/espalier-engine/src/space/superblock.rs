@@ -124,7 +124,7 @@ impl Geometry {
 
 /// The error for a store that would have so many blocks.
 fn too_large(blocks: u64) -> Error {
-    let most = MAX_BLOCKS * BLOCK as u64 >> 40;
+    let most = (MAX_BLOCKS * BLOCK as u64) >> 40;
     let message =
         format!("{blocks} blocks of {BLOCK} bytes are too many for a store: it has at most {most} TiB");
     Error::new(ErrorKind::InvalidArgument, message)
