@@ -5,7 +5,7 @@
 //! about trees of other users. A symbolic link there, or a file that belongs to a user other than
 //! the tree does, would have a command read or write what the owner of the tree may not.
 
-use crate::error::{AtPath, Error, Result};
+use crate::error::{AtPath, Result};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fchown, fstat, mkdirat, openat};
 use rustix::fs::{Gid, Uid, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -151,10 +151,11 @@ impl GitDir {
         Ok(Some(file).filter(|_| is_fit))
     }
 
-    /// The content of an ordinary file at a path below; `None` as for [`GitDir::file`].
+    /// The content of an ordinary file at a path below; `None` as for [`GitDir::file`], and if it has
+    /// more than [`MAX_READ_BYTES`].
     ///
     /// # Errors
-    /// Of the system; if it has more than [`MAX_READ_BYTES`].
+    /// Of the system.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Result<Option<Vec<u8>>> {
         let path = path.as_ref();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
@@ -162,7 +163,7 @@ impl GitDir {
         let Some(mut file) = dir.file(name, OFlags::RDONLY)? else { return Ok(None) };
         let mut content = Vec::new();
         if file.metadata().at(&self.name.join(path))?.len() > MAX_READ_BYTES {
-            return Err(Error::io(&self.name.join(path), Errno::FBIG));
+            return Ok(None);
         }
         Read::take(&mut file, MAX_READ_BYTES).read_to_end(&mut content).at(&self.name.join(path))?;
         Ok(Some(content))

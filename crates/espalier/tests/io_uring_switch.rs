@@ -47,6 +47,16 @@ fn a_mount_by_root_turns_it_on_and_says_so_unless_it_is_forbidden() {
 }
 
 #[test]
+fn root_is_not_told_what_it_has_done() {
+    let place = Place::with_image("64M");
+    let script = "export HOME=\"${1%/*}\"; prlimit --nice=0 script -qec \"'$2' mount '$3' '$4'\" /dev/null </dev/null; \
+                  \"$2\" umount \"$4\"";
+    let (said, switch) = with_switch_off(&place, script);
+    assert_eq!(switch, "Y");
+    assert!(!said.contains("can make mounts"), "{said}");
+}
+
+#[test]
 fn a_user_is_told_once_on_a_terminal_what_root_can_do() {
     let place = Place::with_image("64M");
     let opened = open_way_to(&place);

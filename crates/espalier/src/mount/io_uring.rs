@@ -49,6 +49,10 @@ fn is_on(parameter: &Path) -> io::Result<bool> {
 
 /// Tells an ordinary user on a terminal, once, how root makes mounts faster.
 pub(super) fn hint_once() {
+    // Root has turned io_uring on, and no limit holds for root's servers.
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
     let mut steps = Vec::new();
     if is_on(Path::new(PARAMETER_PATH)).is_ok_and(|on| !on) {
         steps.push(format!("echo Y > {PARAMETER_PATH}"));
