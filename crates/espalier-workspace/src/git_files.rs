@@ -151,8 +151,8 @@ impl GitDir {
         Ok(Some(file).filter(|_| is_fit))
     }
 
-    /// The content of an ordinary file at a path below; `None` as for [`GitDir::file`], and if it has
-    /// more than [`MAX_READ_BYTES`].
+    /// The content of an ordinary file at a path below; `None` as for [`GitDir::file`], and if it
+    /// has more than [`MAX_READ_BYTES`].
     ///
     /// # Errors
     /// Of the system.
