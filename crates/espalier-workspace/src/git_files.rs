@@ -337,3 +337,20 @@ fn names_in(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{GitDir, MAX_READ_BYTES};
+    use std::fs::File;
+
+    #[test]
+    fn a_file_that_a_hole_makes_too_large_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("config")).unwrap();
+        let git = GitDir::open(dir.path(), None).unwrap().unwrap();
+        file.set_len(4096).unwrap();
+        assert_eq!(git.read("config").unwrap(), Some(vec![0; 4096]));
+        file.set_len(MAX_READ_BYTES + 1).unwrap();
+        assert_eq!(git.read("config").unwrap(), None);
+    }
+}

@@ -63,6 +63,13 @@ fn a_root_is_read_back_and_no_damaged_one_is() {
 }
 
 #[test]
+fn a_root_whose_counters_could_overflow_is_none() {
+    for forged in [Root { epoch: u32::MAX, ..root() }, Root { generation: u64::MAX, ..root() }] {
+        assert!(Root::decode(&forged.encode()).is_err(), "{forged:?}");
+    }
+}
+
+#[test]
 fn frames_and_sections_are_known_by_their_places() {
     let (id, nonce) = (ObjectId::new(1, 2), 77);
     let blocks = vec![9u8; 2 * espalier_storage::BLOCK];

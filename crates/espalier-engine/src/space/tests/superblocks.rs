@@ -1,7 +1,7 @@
 //! What is said of devices that hold no store, half a store, or a newer one.
 
 use super::*;
-use crate::space::superblock::{FORMAT_VERSION, MAGIC, SLOT_BLOCKS};
+use crate::space::superblock::{FORMAT_VERSION, MAGIC, MAX_BLOCKS, SLOT_BLOCKS};
 use espalier_storage::MemoryDevice;
 
 fn guarded(device: impl Device + 'static) -> Arc<GuardedDevice> {
@@ -68,6 +68,23 @@ fn what_is_no_store_is_told_so() {
     assert_eq!(kind_of(&guarded(MemoryDevice::new(BYTES))), ErrorKind::NotAStore);
     assert_eq!(kind_of(&guarded(SimulatedDevice::with_garbage(BYTES, 1))), ErrorKind::NotAStore);
     assert!(Geometry::new(1 << 19, None).is_err());
+}
+
+#[test]
+fn a_store_has_at_most_so_many_blocks() {
+    let most = MAX_BLOCKS * BLOCK as u64;
+    assert!(Geometry::new(most, None).is_ok());
+    let refused = Geometry::new(most + BLOCK as u64, None).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let device = store();
+    let mut forged = read_superblocks(&device).unwrap().newest;
+    forged.geometry.blocks = MAX_BLOCKS + 1;
+    for _ in 0..2 {
+        forged.generation += 1;
+        forged.write(&device).unwrap();
+    }
+    let refused = read_superblocks(&device).unwrap_err();
+    assert!(refused.to_string().contains("the geometry makes no sense"), "{refused}");
 }
 
 #[test]
