@@ -337,6 +337,10 @@ fn reads_are_under_way_side_by_side() {
     let (memory, index) = loaded_at_random();
     let gate = Gate::new(memory);
     let store = open(gate.clone(), Arc::new(SystemEnvironment::new(1)));
+    // All nodes, so that the caller waits for none whose read is held up.
+    let mut keys = from(&store, index, 0);
+    while keys.next().unwrap().is_some() {}
+    drop(keys);
     let mut cursor = from(&store, index, 0);
     for n in 0..VALUES {
         if n == 2 {
