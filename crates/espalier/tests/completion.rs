@@ -80,6 +80,7 @@ fn snapshots_mounts_and_paths_are_offered() {
     assert_eq!(bash_offers(&["espalier", "snapshot", "delete", dir, "be"]), ["before", "beyond"]);
     assert_eq!(bash_offers(&["espalier", "snapshot", "restore", image, "a"]), ["after"]);
     assert_eq!(fish_offers(&format!("espalier snapshot delete {dir} bey")), ["beyond"]);
+    assert!(zsh_offers("", &format!("espalier snapshot delete {dir} bey"), 1).starts_with("beyond"));
     let hidden = format!("{dir}/.snapshots/");
     assert_eq!(bash_offers(&["espalier", "diff", &format!("{dir}/.sna")]), [hidden.as_str()]);
     assert_eq!(bash_offers(&["espalier", "diff", &format!("{hidden}af")]), [format!("{hidden}after/")]);
@@ -140,6 +141,7 @@ fn workspaces_are_offered() {
         [format!("{base}/")]
     );
     assert_eq!(fish_offers(&format!("espalier ws --in {dir} apply ot")), ["other"]);
+    assert!(zsh_offers("", &format!("espalier ws --in {dir} apply ot"), 1).starts_with("other"));
 }
 
 /// What zsh offers for the end of a line in a new shell, `load` being how it gets the script; the
