@@ -149,6 +149,39 @@ fn small_input_does_not_grow_without_bound() {
 }
 
 #[test]
+fn an_empty_value_in_a_part_is_damage() {
+    let part = PieceHandle::counted(PieceId(1));
+    let location = Location {
+        extent: Extent { start: 5, blocks: 1 },
+        len: 1 << 12,
+        checksum: 9,
+        kind: PieceKind::Values,
+        scattered: false,
+    };
+    let mut table = PartTable::default();
+    table.add(&part, || Ok(location)).unwrap();
+    for len in [VALUE_PAGE as u32, 0] {
+        let sums = (0..len as usize / VALUE_PAGE).map(|n| n as u32).collect();
+        let place = ValueRef { part: part.clone(), offset: 0, len, sums };
+        let op = Op::Insert(Value::stored(place.clone()));
+        let op = LoggedOp::Point { index: INDEX, key: b"k"[..].into(), op };
+        let mut bytes = Vec::new();
+        table.encode(&mut bytes);
+        put_varint(&mut bytes, 0);
+        put_varint(&mut bytes, 1);
+        GroupEncoder::default().op(&op, &[Placed::Stored(place)], &table, &mut bytes).unwrap();
+        let outcome = decode(&bytes, 1, 1 << 20);
+        if len > 0 {
+            assert_eq!(outcome.unwrap().1, [op]);
+        } else {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged);
+            assert!(error.to_string().contains("an empty value in a part"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn positions_round_trip() {
     let position = LogPosition { block: 1, lsn: Lsn(2), chain: 3, synced: 4 };
     assert_eq!(LogPosition::decode(&position.encode()), position);
