@@ -80,7 +80,7 @@ power-cut:
 	./scripts/install-deps build test
 	./scripts/power-cut $(or $(CUTS),20) $(or $(SEED),1)
 
-# Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick or
+# Side by side with ext4, XFS and Btrfs (espalier bench suite); options in BENCH, for example BENCH=--quick or
 # BENCH=workspaces. Needs root. BENCH=engine, with its options behind it, is the engine beside
 # RocksDB, redb, fjall and LMDB, which are built for it; for every user.
 bench:
@@ -90,9 +90,9 @@ ifeq ($(firstword $(BENCH)),engine)
 	$(TARGET)/bench/release/engine-bench $(wordlist 2,$(words $(BENCH)),$(BENCH))
 else
 	./scripts/install-deps build bench
-	$(CARGO) build --release -p espalier-cli -p espalier-bench
+	$(CARGO) build --release -p espalier-cli
 	$(CARGO) build --release -p espalier-fuse --example bound
-	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier --bound $(TARGET)/release/examples/bound $(BENCH)
+	$(TARGET)/release/espalier bench suite --bound $(TARGET)/release/examples/bound $(BENCH)
 endif
 
 HELPERS := mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \

@@ -1,8 +1,9 @@
-//! The command line of the benchmarks.
+//! The command line of the suites.
 
 use crate::contender::{BEFORE, BOUND, Setup, is_bound};
-use clap::{Parser, ValueEnum};
-use std::path::PathBuf;
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,13 +35,10 @@ pub(crate) enum User {
     User,
 }
 
-/// Compares Espalier with the kernel's file systems on loop devices of one disk (run as root).
-///
-/// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than
-/// the fastest of the others.
-#[derive(Debug, Parser)]
-#[command(name = "espalier-bench", version, after_help = EXAMPLES)]
-pub(crate) struct Options {
+/// What to measure, and how.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
     /// Which suite
     #[arg(value_enum, default_value = "files")]
     pub(crate) suite: Suite,
@@ -82,9 +80,9 @@ pub(crate) struct Options {
     /// Use only the first bytes of the tree (0: all)
     #[arg(long, default_value = "0", value_parser = parse_size)]
     pub(crate) tree_bytes: u64,
-    /// The espalier program
-    #[arg(long, default_value = "target/release/espalier")]
-    pub(crate) espalier: PathBuf,
+    /// The espalier program that takes part (default: this one)
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) espalier: Option<PathBuf>,
     /// Another build of it, which takes part as `espalier@before`: what a change did, measured by
     /// turns in one run
     #[arg(long, value_name = "ESPALIER")]
@@ -132,30 +130,36 @@ pub(crate) struct Options {
 }
 
 const EXAMPLES: &str = "Examples:
-  espalier-bench                                        everything, three rounds
-  espalier-bench --quick                                a minute, small sizes
-  espalier-bench subtrees --contenders xfs,btrfs,espalier --device-size 12G
+  espalier bench suite                                        everything, three rounds
+  espalier bench suite --quick                                a minute, small sizes
+  espalier bench suite subtrees --contenders xfs,btrfs,espalier --device-size 12G
                                                         clones, renames and removals of trees
-  espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5
-  espalier-bench --contenders espalier --before OLD/espalier --steps unpack --rounds 5
+  espalier bench suite --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5
+  espalier bench suite --contenders espalier --before OLD/espalier --steps unpack --rounds 5
                                                         what changed between two builds
-  espalier-bench --contenders ext4,espalier,espalier+transport=classic,bound,bound+transport=classic \
+  espalier bench suite --contenders ext4,espalier,espalier+transport=classic,bound,bound+transport=classic \
     --bound target/release/examples/bound               both transports, each beside its bound
-  espalier-bench curves --steps creation,ageing --device-size 12G
+  espalier bench suite curves --steps creation,ageing --device-size 12G
                                                         a million files; a hundred pulls by git
-  espalier-bench workspaces --live 10000                workspaces, one live and ten thousand
-  espalier-bench objects --file-size 512M --tree-bytes 200M
+  espalier bench suite workspaces --live 10000                workspaces, one live and ten thousand
+  espalier bench suite objects --file-size 512M --tree-bytes 200M
                                                         in an object store that is 0, 10 and 50 ms
                                                         away
-  espalier-bench paths --rounds 1                       full paths and many files at once
-  espalier-bench paths --quick --clients 1 --steps files
+  espalier bench suite paths --rounds 1                       full paths and many files at once
+  espalier bench suite paths --quick --clients 1 --steps files
                                                         a minute: a check that it runs
-  espalier-bench workspaces --quick --entries 5000 --live 10
+  espalier bench suite workspaces --quick --entries 5000 --live 10
                                                         some seconds: a check that it runs";
 
 impl Options {
     /// Applies `--quick`, `--before` and `--bound`.
-    pub(crate) fn settle(mut self) -> Self {
+    ///
+    /// # Errors
+    /// This program cannot be found.
+    pub(crate) fn settle(mut self) -> Result<Self> {
+        if self.espalier.is_none() {
+            self.espalier = Some(std::env::current_exe().context("this program cannot be found")?);
+        }
         if self.contenders.is_empty() {
             let names: &[&str] = match self.suite {
                 Suite::Objects => &OBJECT_CONTENDERS,
@@ -190,7 +194,12 @@ impl Options {
             self.scale = self.scale.max(20);
             self.files = self.files.min(20_000);
         }
-        self
+        Ok(self)
+    }
+
+    /// The espalier program that takes part.
+    pub(crate) fn espalier(&self) -> &Path {
+        self.espalier.as_deref().unwrap_or(Path::new("espalier"))
     }
 
     /// How the contenders are made.
@@ -199,7 +208,7 @@ impl Options {
             dir: &self.dir,
             device_size: self.device_size,
             device: None,
-            espalier: &self.espalier,
+            espalier: self.espalier(),
             before: self.before.as_deref(),
             bound: self.bound.as_deref(),
             cache: self.cache,

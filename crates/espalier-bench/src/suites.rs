@@ -1,5 +1,5 @@
 //! The suites: real work on files and trees, on whole subtrees, on workspaces, by full paths and in
-//! object stores, and curves, for developers of Espalier.
+//! object stores, and curves.
 //!
 //! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
 //! same disk, filled before (so that no contender pays for the first allocation in the file below)
@@ -12,7 +12,8 @@
 use crate::contender::Contender;
 use crate::curves;
 use crate::objects;
-use crate::options::{Options, Suite};
+pub use crate::options::Options;
+use crate::options::Suite;
 use crate::paths;
 use crate::report::{Measure, Report};
 use crate::steps::{self, Setting, Stage};
@@ -20,15 +21,18 @@ use crate::subtrees;
 use crate::system::{self, Undo};
 use crate::workspaces;
 use anyhow::{Context, Result};
-use clap::Parser;
 use std::time::Instant;
 
-/// Runs what the command line asks for; ends the process if that fails.
-pub fn main() {
-    let options = Options::parse().settle();
+/// Runs a suite. Blocks the termination signals, so it is for the main thread of a program that has
+/// no other.
+///
+/// # Errors
+/// What cannot be made, mounted or run; a step that does not exist.
+pub fn run(options: &Options) -> Result<()> {
+    let options = options.clone().settle()?;
     let undo = Undo::on_signals();
     let outcome = match options.suite {
-        Suite::Files => run(&options, &undo),
+        Suite::Files => files(&options, &undo),
         Suite::Subtrees => subtrees::run(&options, &undo),
         Suite::Workspaces => workspaces::run(&options, &undo),
         Suite::Curves => curves::run(&options, &undo),
@@ -36,13 +40,10 @@ pub fn main() {
         Suite::Paths => paths::run(&options, &undo),
     };
     undo.play();
-    if let Err(error) = outcome {
-        eprintln!("espalier-bench: {error:#}");
-        std::process::exit(1);
-    }
+    outcome
 }
 
-fn run(options: &Options, undo: &Undo) -> Result<()> {
+fn files(options: &Options, undo: &Undo) -> Result<()> {
     system::require_root()?;
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("{} cannot be made", options.dir.display()))?;

@@ -110,7 +110,7 @@ impl Undo {
             let mut signal = 0;
             // SAFETY: both pointers are to live values of the right types.
             unsafe { libc::sigwait(&set, &mut signal) };
-            eprintln!("espalier-bench: interrupted; cleaning up");
+            eprintln!("espalier bench: interrupted; cleaning up");
             listener.play();
             std::process::exit(130);
         });

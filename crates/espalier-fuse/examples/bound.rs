@@ -1,8 +1,8 @@
 //! What no file system behind these transports can do without: a server that knows names and
 //! attributes in memory only, copies what is written out of the requests, and writes it to a device
 //! once, one after the other, in large pieces. It keeps no account of where that lies, no order, no
-//! checksums and no log, so it cannot read it from there again. `espalier-bench --bound PROGRAM`
-//! lets it take part.
+//! checksums and no log, so it cannot read it from there again. `espalier bench suite
+//! --bound PROGRAM` lets it take part.
 //!
 //! `bound DIR [DEVICE|keep] [-o transport=classic|io_uring]` mounts it on a directory and says
 //! `mounted` and over which transport. It says `unmounted` when it was unmounted, and mounts the

@@ -1,15 +1,19 @@
 //! `espalier bench`: compares file systems, and shows figures and pictures of it.
 
-use crate::args::Bench;
+use crate::args::{Bench, BenchSuite};
 use crate::ui::{complain, say};
 use anyhow::{Context, Result, ensure};
 use espalier_bench::compare::{self, Amount, Plan};
+use espalier_bench::suites;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
 /// Runs the command.
 pub(crate) fn run(args: &Bench) -> Result<()> {
+    if let Some(BenchSuite::Suite(options)) = &args.suite {
+        return suites::run(options);
+    }
     let contenders = match args.contenders.is_empty() {
         true => compare::contenders_of_machine(),
         false => args.contenders.clone(),

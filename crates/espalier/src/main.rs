@@ -116,11 +116,7 @@ fn main() -> ExitCode {
 /// # Errors
 /// An error in a file; within, wrong usage.
 fn parse(words: &[OsString]) -> anyhow::Result<clap::error::Result<(Cli, Config)>> {
-    let matches = match Cli::command().try_get_matches_from(words) {
-        Ok(matches) => matches,
-        Err(error) => return Ok(Err(error)),
-    };
-    let (config, matches) = Config::for_words(Cli::command, matches, words)?;
+    let (config, matches) = Config::for_words(Cli::command, words)?;
     Ok(matches.and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| (cli, config)))
 }
 

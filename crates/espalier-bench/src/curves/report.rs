@@ -94,8 +94,8 @@ impl Curves {
     /// One page with a picture of each curve, that needs nothing else.
     pub(super) fn write_html(&self, shapes: &[Shape], path: &Path) -> Result<()> {
         let mut page = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>espalier-bench curves</title>\n\
-             <style>{STYLE}</style></head>\n<body>\n<h1>espalier-bench curves</h1>\n<p>Linux {}</p>\n{}<div class=\"plots\">\n",
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>espalier bench suite curves</title>\n\
+             <style>{STYLE}</style></head>\n<body>\n<h1>espalier bench suite curves</h1>\n<p>Linux {}</p>\n{}<div class=\"plots\">\n",
             escaped(&self.kernel),
             legend(&self.contenders)
         );

@@ -60,7 +60,7 @@ impl<'a> Contender<'a> {
     ) -> Result<Option<Self>> {
         let mut words = name.split('+').map(str::to_owned);
         let (kind, program) = match words.next().as_deref() {
-            Some("espalier") => (Kind::Espalier, options.espalier.clone()),
+            Some("espalier") => (Kind::Espalier, options.espalier().to_owned()),
             Some("before") => (Kind::Espalier, options.before.clone().context("`before` needs --before")?),
             Some("juicefs") => (Kind::JuiceFs, tool("juicefs")),
             Some("rclone") => (Kind::Rclone, tool("rclone")),

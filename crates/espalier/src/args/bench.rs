@@ -1,14 +1,16 @@
 //! The options of `espalier bench`.
 
-use clap::Args;
+use clap::{Args, Subcommand};
+use espalier_bench::suites;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(args_conflicts_with_subcommands = true, after_help = "Examples:
   espalier bench                                     a minute, all of this machine, as root
   espalier bench --html report.html ~/a /mnt/b       two directories, as anyone
   espalier bench --full --contenders xfs,espalier --html report.html
   espalier bench --device /dev/vdb --force           on a real device; its content is lost
+  espalier bench suite files --tree linux.tar.xz     longer, real work, as root
 
 Without directories, file systems of each kind are made on loop devices of the same size, or one \
 after the other on a device, and taken away again. The steps are small files, a large file, random \
@@ -43,4 +45,15 @@ pub(crate) struct Bench {
     /// Write a page with tables and pictures, too
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) suite: Option<BenchSuite>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchSuite {
+    /// Do longer, real work on loop devices of one disk, as root
+    ///
+    /// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than
+    /// the fastest of the others.
+    Suite(suites::Options),
 }

@@ -1,5 +1,6 @@
 //! One configuration file: TOML taken apart into entries with their places.
 
+use super::{CACHE, ENFORCE, MOUNT, OPTIONS};
 use crate::ui::complain;
 use anyhow::{Context, Result, anyhow};
 use std::io::ErrorKind;
@@ -7,15 +8,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
+/// The one option that all commands have.
+const VERBOSE: &str = "verbose";
+
 /// `name = value` in a table.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     /// File and line.
     pub(super) place: String,
-    /// The table: a command, or a command and one below it.
+    /// The table: a command, or a command and one below it; empty before the first table.
     pub(super) commands: Vec<String>,
     pub(super) name: String,
     pub(super) value: Value,
+}
+
+impl Entry {
+    /// Which rule for mounts it is, if it is one.
+    pub(super) fn name_of_rule(&self) -> Option<&'static str> {
+        let rules = [OPTIONS, ENFORCE, CACHE];
+        rules.into_iter().find(|rule| self.commands == [MOUNT] && self.name == *rule)
+    }
 }
 
 /// A value.
@@ -24,6 +36,13 @@ pub(super) enum Value {
     Text(String),
     /// A number, true or false, as text.
     Other(String),
+}
+
+impl Value {
+    pub(super) fn text(&self) -> &str {
+        let (Self::Text(text) | Self::Other(text)) = self;
+        text
+    }
 }
 
 /// True if the file may lead this user: it belongs to the user of this process or to root, and
@@ -94,7 +113,7 @@ fn collect(
             collect(below, &commands, place, entries)?;
             continue;
         }
-        if commands.is_empty() {
+        if commands.is_empty() && name != VERBOSE {
             return Err(anyhow!(
                 "{place_here}: '{name}' stands in no table; begin one with [mount] or another command"
             ));

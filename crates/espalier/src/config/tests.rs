@@ -47,20 +47,20 @@ fn a_flag_can_be_set_and_taken_back() {
 fn errors_name_file_and_line() {
     for (text, place, word) in [
         ("[mkfs]\ncompress = \"rar\"", "x.toml:2", "rar"),
-        ("[mkfs]\n\nforce = true", "x.toml:3", "compress"),
+        ("[mkfs]\n\nforced = true", "x.toml:3", "compress"),
         ("[ls]\nall = \"often\"", "x.toml:2", "often"),
-        ("[ls]\njson = true", "x.toml:2", "long"),
-        ("[mkfs]\nsize = \"1G\"", "x.toml:2", "size"),
-        // A benchmark formats it.
-        ("[bench]\ndevice = \"/dev/vdb\"", "x.toml:2", "device"),
+        ("[mkfs]\nsize = \"1X\"", "x.toml:2", "1X"),
+        // Only mount(8) says it.
+        ("[mount]\nfrom-mount = true", "x.toml:2", "take-over"),
         ("[mfks]\ncompress = \"lz4\"", "x.toml:2", "mfks"),
         ("[man]\ndir = \"/\"", "x.toml:2", "no command"),
         ("[snapshot.create]\nname = \"x\"", "x.toml:2", "snapshot create"),
         ("rate = 1", "x.toml:1", "no table"),
+        ("verbose = 300", "x.toml:1", "255"),
         ("[scrub]\nrate = [1]", "x.toml:2", "array"),
         ("[scrub]\nrate = 1\nrate = 2", "x.toml:3", "duplicate"),
         ("[scrub\n", "x.toml:1", ""),
-        ("[mount]\ncache = \"4G\"", "x.toml:2", "options"),
+        ("[mount]\nnoatime = true", "x.toml:2", "options"),
         ("[mount]\noptions = true", "x.toml:2", "quotes"),
     ] {
         let said = format!("{:#}", parsed(text, true).expect_err(text));
@@ -94,13 +94,52 @@ fn every_option_that_can_be_set_can_be_checked() {
     assert!(count > 15, "{count}");
 }
 
-#[test]
-fn commands_without_such_options_read_no_file() {
-    let configurable = |words: &[&str]| {
-        let matches = Cli::command().try_get_matches_from(words).unwrap();
-        is_configurable(&Cli::command(), &matches)
+/// What the words come to with the defaults of a text, or the error.
+fn with_defaults(text: &str, words: &[&str]) -> Result<ArgMatches, String> {
+    let config = parsed(text, true).unwrap();
+    let words: Vec<OsString> = ["espalier"].iter().chain(words).map(OsString::from).collect();
+    let parse = |defaults: &[Entry]| {
+        let command = with_switches(Cli::command(), &flags_with_values(&words));
+        let command = defaults.iter().try_fold(command, with_default).unwrap();
+        command.try_get_matches_from(&words).map_err(|error| error.to_string())
     };
-    assert!(configurable(&["espalier", "mount", "a", "b"]) && configurable(&["espalier", "scrub", "a"]));
-    // What ends a mount must not depend on what a file says.
-    assert!(!configurable(&["espalier", "umount", "a"]) && !configurable(&["espalier", "rm", "a"]));
+    let found = parse(&config.defaults)?;
+    parse(&without_contradictions(&Cli::command(), &found, &config.defaults))
+}
+
+#[test]
+fn a_default_gives_way_to_what_contradicts_it() {
+    let sides = |text: &str, words: &[&str]| {
+        let matches = with_defaults(text, &[&["ws", "apply", "x"], words].concat()).unwrap();
+        let matches = matches.subcommand_matches("workspace").unwrap();
+        let matches = matches.subcommand_matches("apply").unwrap();
+        (matches.get_flag("ours"), matches.get_flag("theirs"))
+    };
+    let ours = "[workspace.apply]\nours = true\n";
+    assert_eq!(sides(ours, &[]), (true, false));
+    assert_eq!(sides(ours, &["--theirs"]), (false, true));
+    assert_eq!(sides(ours, &["--theirs=false"]), (true, false));
+    assert_eq!(sides(ours, &["--ours=false"]), (false, false));
+    // By the other name of the command, and the later of two.
+    assert_eq!(sides("[ws.apply]\nours = true\n", &["--theirs"]), (false, true));
+    assert_eq!(sides("[ws.apply]\nours = true\ntheirs = true\n", &[]), (false, true));
+    assert_eq!(sides("[ws.apply]\nours = true\ntheirs = false\n", &[]), (true, false));
+    // Two on a command line are an error as ever.
+    let both = ["ws", "apply", "x", "--ours", "--theirs"];
+    assert!(with_defaults(ours, &both).unwrap_err().contains("cannot be used with"));
+}
+
+#[test]
+fn what_stands_before_the_tables_is_for_every_command() {
+    let verbose = |words: &[&str]| with_defaults("verbose = 1", words).unwrap().get_count("verbose");
+    assert_eq!(verbose(&["scrub", "x"]), 1);
+    assert_eq!(verbose(&["-vvv", "scrub", "x"]), 3);
+    assert_eq!(verbose(&["scrub", "-vv", "x"]), 2);
+}
+
+#[test]
+fn the_memory_of_mounts_is_one_of_their_options() {
+    let config = parsed("[mount]\noptions = \"noatime\"\ncache = \"4G\"\n", true).unwrap();
+    let text = config.mount.system.unwrap().text;
+    assert!(text.split(',').any(|option| option == "cache=4G") && text.contains("noatime"), "{text}");
 }
