@@ -80,9 +80,9 @@ power-cut:
 	./scripts/install-deps build test
 	./scripts/power-cut $(or $(CUTS),20) $(or $(SEED),1)
 
-# Side by side with ext4, XFS and Btrfs (espalier bench suite); options in BENCH, for example BENCH=--quick or
-# BENCH=workspaces. Needs root. BENCH=engine, with its options behind it, is the engine beside
-# RocksDB, redb, fjall and LMDB, which are built for it; for every user.
+# Side by side with ext4, XFS and Btrfs (espalier bench suite); options in BENCH, for example
+# BENCH=--quick or BENCH=workspaces. Needs root. BENCH=engine, with its options behind it, is the
+# engine beside RocksDB, redb, fjall and LMDB, which are built for it; for every user.
 bench:
 ifeq ($(firstword $(BENCH)),engine)
 	./scripts/install-deps build bench-engine

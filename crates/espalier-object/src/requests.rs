@@ -433,8 +433,14 @@ impl Requests {
     /// the next attempt names that.
     ///
     /// # Errors
-    /// If it is not known whether the root was replaced, or a request fails for good.
+    /// If it is not known whether the root was replaced, or a request fails for good; if no reader
+    /// would take the new root.
     pub(crate) fn replace_root(&self, root: &Root, condition: &Condition) -> Result<Replaced, Failure> {
+        if !root.is_readable() {
+            let message = "the root counts to its last epoch or generation, as no writer makes it; save what \
+                           can be read, remove all objects and make the store anew";
+            return Err(Failure::new(FailureKind::Unsupported, message));
+        }
         let body = vec![Bytes::from(root.encode())];
         let put = |condition| Request::Put { name: ROOT_NAME.into(), body: body.clone(), condition };
         let is_first = *condition == Condition::Absent;

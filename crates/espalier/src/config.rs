@@ -25,8 +25,8 @@ const OPTIONS: &str = "options";
 const ENFORCE: &str = "enforce";
 /// An option of the command that is a mount option, too.
 const CACHE: &str = "cache";
-/// What ends a mount, which must not depend on what is in a file.
-const UMOUNT: &str = "umount";
+/// What ends a mount must not depend on what is in a file, nor what names the mistakes of files.
+const FORGIVING: [&str; 2] = ["umount", "doctor"];
 
 /// A text of a file, and where it stands.
 #[derive(Debug, Clone)]
@@ -73,7 +73,9 @@ impl Config {
         }
         let config = match (Self::load(&command()), &plain) {
             (Ok(config), _) => config,
-            (Err(error), Ok(matches)) if matches.subcommand_name() == Some(UMOUNT) => {
+            (Err(error), Ok(matches))
+                if matches.subcommand_name().is_some_and(|name| FORGIVING.contains(&name)) =>
+            {
                 complain!("espalier: {error:#}; the files are not used");
                 return Ok((Self::default(), plain));
             }
@@ -117,7 +119,7 @@ impl Config {
     /// Takes what a file says.
     fn add(&mut self, entries: Vec<Entry>, of_system: bool, command: &Command) -> Result<()> {
         for mut entry in entries {
-            let Some(rule) = entry.name_of_rule() else {
+            let Some(rule) = rule_of(&entry) else {
                 // Checked whatever command is run, so that an error does not wait for its day.
                 with_default(command.clone(), &entry)?;
                 entry.commands = canonical(command, &entry.commands);
@@ -140,6 +142,12 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Which rule for mounts an entry is, if it is one.
+fn rule_of(entry: &Entry) -> Option<&'static str> {
+    let rules = [OPTIONS, ENFORCE, CACHE];
+    rules.into_iter().find(|rule| entry.commands == [MOUNT] && entry.name == *rule)
 }
 
 /// Adds mount options to those that a file has so far.

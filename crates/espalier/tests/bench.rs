@@ -18,7 +18,9 @@ fn a_suite_or_step_that_does_not_exist_is_an_error() {
     espalier(&["bench", "suite", "files", "--steps", "nothing"]).refused(1, &["nothing"]);
 }
 
+/// A directory may have any name.
 #[test]
-fn options_of_the_comparison_do_not_go_with_a_suite() {
-    espalier(&["bench", "--full", "suite"]).refused(2, &["suite"]);
+fn behind_options_of_the_comparison_there_are_only_directories() {
+    espalier(&["bench", "--full", "suite"]).refused(1, &["suite cannot be used"]);
+    espalier(&["bench", "./suite"]).refused(1, &["./suite cannot be used"]);
 }

@@ -42,9 +42,24 @@ fn a_user_file_gives_defaults_and_the_command_line_wins() {
     assert_eq!(options(&place), "cache=128M,commit=9,commit=3");
     // What ends a mount does not depend on what is in a file.
     fs::write(&file, "[mount\n").unwrap();
-    espalier(&place, &["umount".as_ref(), place.dir.as_os_str()]).ok();
+    let ran = espalier(&place, &["umount".as_ref(), place.dir.as_os_str()]);
+    assert!(ran.stderr.contains("espalier.toml:1") && ran.stderr.contains("not used"), "{ran:?}");
+    ran.ok();
     mount(&place, "ro").refused(2, &["espalier.toml:1"]);
     espalier(&place, &["fsck".as_ref(), place.image.as_os_str()]).refused(8, &["espalier.toml:1"]);
+}
+
+#[test]
+fn a_command_line_takes_back_what_a_file_sets() {
+    let place = Place::with_image("64M");
+    let info = |more: &[&str]| {
+        let words = ["info"].iter().chain(more).map(OsStr::new);
+        espalier(&place, &words.chain([place.image.as_os_str()]).collect::<Vec<_>>()).ok()
+    };
+    assert!(!info(&["--json=false"]).starts_with('{'), "without a file");
+    fs::write(place.path("espalier.toml"), "[info]\njson = true\n").unwrap();
+    assert!(info(&[]).starts_with('{'));
+    assert!(!info(&["--json=false"]).starts_with('{'));
 }
 
 #[test]

@@ -17,6 +17,10 @@ pub(crate) const MAX_BLOCKS: u64 = 1 << 32;
 /// No root gets near this generation: whatever is added to one cannot overflow.
 const MAX_GENERATION: u64 = 1 << 62;
 
+fn is_sensible(epoch: u32, generation: u64) -> bool {
+    epoch < u32::MAX && generation <= MAX_GENERATION
+}
+
 /// The holder of the lease. An empty host: there is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -84,6 +88,11 @@ pub(crate) struct Root {
 }
 
 impl Root {
+    /// True if it can be read: the root behind one that counts to the end cannot.
+    pub(crate) fn is_readable(&self) -> bool {
+        is_sensible(self.epoch, self.generation)
+    }
+
     /// Its bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256 + 16 * self.delta.len() + 40 * self.objects.len());
@@ -154,7 +163,7 @@ impl Root {
         if blocks > MAX_BLOCKS {
             return Err(Malformed::new(format!("a device of {blocks} blocks is too large")));
         }
-        if epoch == u32::MAX || generation > MAX_GENERATION {
+        if !is_sensible(epoch, generation) {
             return Err(Malformed::new("its epoch or its generation makes no sense"));
         }
         let (nonce, previous, session) = (reader.u64()?, reader.u64()?, reader.u64()?);

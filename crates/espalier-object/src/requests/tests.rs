@@ -129,3 +129,30 @@ fn a_condition_that_no_request_had_is_tried_again_with_pauses_and_has_an_end() {
         assert_eq!(server.0.load(Ordering::Relaxed) - asked, 1);
     }
 }
+
+/// A forged root may be the last one that can be read.
+#[test]
+fn no_root_is_put_that_no_reader_would_take() {
+    use crate::{Access, ObjectDevice, Options, Present, SimulatedBucket};
+    let environment: Arc<dyn Environment> = Arc::new(SimulatedEnvironment::new(1));
+    let forges: [fn(&mut Root); 2] = [|root| root.epoch = u32::MAX - 1, |root| root.generation = 1 << 62];
+    for forge in forges {
+        let bucket = Arc::new(SimulatedBucket::new(1));
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &Options::default(), Present::Refuse)
+            .unwrap();
+        let requests = Requests::new(bucket.clone(), Arc::clone(&environment), None);
+        let (root, _, version) = requests.read_root().unwrap().unwrap();
+        let mut forged = Root { previous: root.nonce, nonce: root.nonce ^ 1, ..root };
+        forge(&mut forged);
+        let is_put = requests.replace_root(&forged, &Condition::Matches(version)).unwrap();
+        assert!(matches!(is_put, Replaced::Done(_)));
+        let open = |access| ObjectDevice::open(bucket.clone(), &environment, access, Options::default());
+        for access in [Access::Write, Access::TakeOver] {
+            let error = open(access).unwrap_err();
+            assert!(error.to_string().contains("counts to its last"), "{error}");
+        }
+        let (left, ..) = requests.read_root().unwrap().unwrap();
+        assert_eq!((left.epoch, left.generation), (forged.epoch, forged.generation));
+        open(Access::ReadOnly).unwrap();
+    }
+}

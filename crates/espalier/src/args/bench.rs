@@ -5,7 +5,9 @@ use espalier_bench::suites;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, after_help = "Examples:
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
   espalier bench                                     a minute, all of this machine, as root
   espalier bench --html report.html ~/a /mnt/b       two directories, as anyone
   espalier bench --full --contenders xfs,espalier --html report.html
@@ -15,7 +17,8 @@ use std::path::PathBuf;
 Without directories, file systems of each kind are made on loop devices of the same size, or one \
 after the other on a device, and taken away again. The steps are small files, a large file, random \
 overwrites, fsyncs; every operation is timed. Caches are dropped before each step by root only, so \
-figures of other users are those of warm caches.")]
+figures of other users are those of warm caches."
+)]
 pub(crate) struct Bench {
     /// Directories to compare; nothing is made or mounted, and no rights are needed
     #[arg(value_name = "DIR")]
@@ -53,7 +56,7 @@ pub(crate) struct Bench {
 pub(crate) enum BenchSuite {
     /// Do longer, real work on loop devices of one disk, as root
     ///
-    /// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than
-    /// the fastest of the others.
+    /// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is
+    /// than the fastest of the others.
     Suite(suites::Options),
 }

@@ -1,6 +1,5 @@
 //! One configuration file: TOML taken apart into entries with their places.
 
-use super::{CACHE, ENFORCE, MOUNT, OPTIONS};
 use crate::ui::complain;
 use anyhow::{Context, Result, anyhow};
 use std::io::ErrorKind;
@@ -20,14 +19,6 @@ pub(super) struct Entry {
     pub(super) commands: Vec<String>,
     pub(super) name: String,
     pub(super) value: Value,
-}
-
-impl Entry {
-    /// Which rule for mounts it is, if it is one.
-    pub(super) fn name_of_rule(&self) -> Option<&'static str> {
-        let rules = [OPTIONS, ENFORCE, CACHE];
-        rules.into_iter().find(|rule| self.commands == [MOUNT] && self.name == *rule)
-    }
 }
 
 /// A value.

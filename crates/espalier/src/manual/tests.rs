@@ -220,6 +220,7 @@ fn sections_for_object_stores_have_the_words_of_their_messages() {
     for (file, said) in [
         ("claim", "has it open for writing"),
         ("line", "took the store over"),
+        ("../requests", "counts to its last epoch or generation"),
         ("error", "check the credentials"),
     ] {
         let path = format!("{}/../espalier-object/src/device/{file}.rs", env!("CARGO_MANIFEST_DIR"));

@@ -219,10 +219,16 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        if mounts.contains(&*self.dir.to_string_lossy()) {
+        let is_mounted = || {
+            let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+            mounts.contains(&*self.dir.to_string_lossy())
+        };
+        if is_mounted() {
             let _ = self.umount();
-            let _ = espalier(&["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);
+            let lazy = espalier(&["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);
+            if is_mounted() && !std::thread::panicking() {
+                panic!("{} stays mounted: {lazy:?}", self.dir.display());
+            }
         }
     }
 }

@@ -63,9 +63,10 @@ const HEADINGS: &[(&str, &[&str])] = &[
         &[
             "is a text in quotes",
             "can enforce options",
-            "[mount] knows options and enforce",
+            "the files are not used",
             "there is no command",
             "cannot be set here",
+            "is a number of times",
         ],
     ),
     ("config/file.rs", &["stands in no table", "' cannot be", "belongs to another user", "is not read"]),
