@@ -7,7 +7,8 @@ pub(crate) mod trees;
 
 use crate::contender::Contender;
 use crate::options::Options;
-use crate::{system, tree};
+use crate::system::{self, make_durable};
+use crate::tree;
 use access::RandomReads;
 use anyhow::{Context, Result, bail};
 pub(crate) use recovery::recovery;
@@ -316,13 +317,6 @@ impl Step {
         make_durable(root)?;
         Ok(measured.unwrap_or(started.elapsed().as_secs_f64()))
     }
-}
-
-/// syncfs, and an fsync of the root directory, because a FUSE server never hears of syncfs.
-pub(crate) fn make_durable(root: &Path) -> Result<()> {
-    let dir = File::open(root)?;
-    rustix::fs::syncfs(&dir).context("syncfs")?;
-    dir.sync_all().context("fsync of the root directory")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use espalier_sync::Mutex;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -34,6 +35,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 pub(crate) fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches cannot be written")
+}
+
+/// syncfs, and an fsync of the root directory, because a FUSE server never hears of syncfs.
+pub(crate) fn make_durable(root: &Path) -> Result<()> {
+    let dir = File::open(root)?;
+    rustix::fs::syncfs(&dir).context("syncfs")?;
+    dir.sync_all().context("fsync of the root directory")
 }
 
 /// Has so many bytes of memory at hand, or as much as half of what is available. The host of a

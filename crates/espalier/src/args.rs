@@ -10,7 +10,7 @@ mod workspace;
 
 use crate::units::Size;
 use anyhow::Context;
-pub(crate) use bench::{Bench, BenchSuite};
+pub(crate) use bench::{Bench, BenchSuite, SuiteOptions};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use files::{Cat, Cp, Export, ExportFormat, FileType, Find, Import, Ls};
 use std::ffi::{OsStr, OsString};

@@ -1,10 +1,9 @@
 //! `espalier bench`: compares file systems, and shows figures and pictures of it.
 
-use crate::args::{Bench, BenchSuite};
+use crate::args::{Bench, BenchSuite, SuiteOptions};
 use crate::ui::{complain, say};
 use anyhow::{Context, Result, ensure};
 use espalier_bench::compare::{self, Amount, Plan};
-use espalier_bench::suites;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -12,7 +11,7 @@ use std::path::Path;
 /// Runs the command.
 pub(crate) fn run(args: &Bench) -> Result<()> {
     if let Some(BenchSuite::Suite(options)) = &args.suite {
-        return suites::run(options);
+        return run_suite(options);
     }
     let contenders = match args.contenders.is_empty() {
         true => compare::contenders_of_machine(),
@@ -44,6 +43,16 @@ pub(crate) fn run(args: &Bench) -> Result<()> {
         compare::write_html(&results, page)?;
     }
     Ok(())
+}
+
+#[cfg(feature = "suites")]
+fn run_suite(options: &SuiteOptions) -> Result<()> {
+    espalier_bench::suites::run(options)
+}
+
+#[cfg(not(feature = "suites"))]
+fn run_suite(_: &SuiteOptions) -> Result<()> {
+    anyhow::bail!("this program is without suites; those of packages, and those built from source, have them")
 }
 
 /// Fails if a page cannot be written there. An older page stays until there is a new one, and where

@@ -3,7 +3,7 @@
 use super::plan::Amount;
 use super::recording::Recording;
 use crate::random::Random;
-use crate::steps::make_durable;
+use crate::system::make_durable;
 use anyhow::{Context, Result, ensure};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -9,7 +9,8 @@
 use super::bench::{Bench, mib};
 use super::parts::git;
 use crate::random::Random;
-use crate::steps::{self, make_durable};
+use crate::steps;
+use crate::system::make_durable;
 use anyhow::Result;
 use std::fs::File;
 use std::io::Write;

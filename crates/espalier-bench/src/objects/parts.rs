@@ -1,8 +1,9 @@
 //! Parts that every contender does: sequential work, a source tree, fsync, mounting; and clones.
 
 use super::bench::{Bench, mib};
-use crate::steps::{self, drain, make_durable};
+use crate::steps::{self, drain};
 use crate::system;
+use crate::system::make_durable;
 use anyhow::{Context, Result};
 use std::fs::File;
 use std::io::Write;

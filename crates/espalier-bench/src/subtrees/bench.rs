@@ -2,8 +2,9 @@
 
 use super::figures::Figures;
 use crate::contender::Contender;
-use crate::steps::{Setting, make_durable};
+use crate::steps::Setting;
 use crate::system;
+use crate::system::make_durable;
 use anyhow::{Result, ensure};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! The options of `espalier bench`.
 
 use clap::{Args, Subcommand};
-use espalier_bench::suites;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -58,5 +57,17 @@ pub(crate) enum BenchSuite {
     ///
     /// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is
     /// than the fastest of the others.
-    Suite(suites::Options),
+    Suite(SuiteOptions),
+}
+
+#[cfg(feature = "suites")]
+pub(crate) use espalier_bench::suites::Options as SuiteOptions;
+
+/// What a program without suites takes.
+#[cfg(not(feature = "suites"))]
+#[derive(Debug, Args)]
+pub(crate) struct SuiteOptions {
+    /// This program is without suites; those of packages, and those built from source, have them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "SUITE")]
+    pub(crate) words: Vec<String>,
 }

@@ -36,7 +36,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
         "backing/object_options.rs",
         &["are for object stores, not for images", "mount option", "there is no room for it"],
     ),
-    ("bench.rs", &["all that is on the device would be lost"]),
+    ("bench.rs", &["all that is on the device would be lost", "this program is without suites"]),
     (
         "change.rs",
         &[
