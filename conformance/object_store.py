@@ -1,11 +1,12 @@
 """File systems in real object stores, on servers of other people that this program starts.
 
-On versitygw and moto: a tree, deaths of the writer, a check after each. On versitygw also a second
-machine that takes over (a network namespace with a disk cache of its own), deaths of writers at work
-on both machines in turn, writers of both that begin at the same time, a server that is away for a
-while, fsx, and pjdfstest beside an image. On azurite, which speaks Azure's language, a tree,
-deaths, and writers that begin at the same time. In a directory ten readers follow a writer. s3s-fs
-loses races of conditional puts: it has to be refused.
+On versitygw and moto: a tree, deaths of the writer, a check after each, a second machine that takes
+over (on versitygw in a network namespace), each with a disk cache of its own, and writers of both that
+begin at the same time. On versitygw also deaths of writers at work on both machines in turn, ten
+readers that follow a writer, a server that is away while callers wait or get errors, a journal, fsx, and
+pjdfstest beside an image. On azurite, which speaks Azure's language, a tree, deaths, and writers that
+begin at the same time. In a directory ten readers follow a writer, too. s3s-fs loses races of
+conditional puts: it has to be refused, for a new store and for one that another server made.
 $ESPALIER names the program. Needs root, and what `scripts/install-deps objects` installs.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import base64
 import contextlib
 import email.utils
+import errno
 import hashlib
 import hmac
 import json
@@ -379,10 +381,13 @@ def races(machines, urls):
     machines[1].umount()
 
 
-def followers(writer, readers, store):
-    """Many machines follow a writer; each sees whole files, in the order in which they were synced."""
-    writer.espalier("mkfs", "--size", "4G", f"file://{store}")
-    writer.mount(f"file://{store}")
+def followers(writer, readers, url, urls):
+    """Many machines follow a writer; each sees whole files, in the order in which they were synced.
+
+    Each reader has the store by another name, as on a machine of its own.
+    """
+    writer.espalier("mkfs", "--size", "4G", url)
+    writer.mount(url)
     write_synced(writer.dir / "newest", b"0")
     failed = []
 
@@ -401,11 +406,8 @@ def followers(writer, readers, store):
         except (Failure, OSError, ValueError) as error:
             failed.append(f"{machine.base.name}: {error}")
 
-    for machine in readers:
-        # Each machine has the store by another name.
-        name = machine.base / "store"
-        name.symlink_to(store)
-        machine.mount(f"file://{name}", "-o", f"ro,follow,disk_cache={machine.base}/cache")
+    for machine, name in zip(readers, urls, strict=True):
+        machine.mount(name, "-o", f"ro,follow,disk_cache={machine.base}/cache")
     threads = [threading.Thread(target=follow, args=(machine,)) for machine in readers]
     for thread in threads:
         thread.start()
@@ -422,7 +424,7 @@ def followers(writer, readers, store):
     for machine in readers:
         machine.umount()
     writer.umount()
-    sound(writer, f"file://{store}")
+    sound(writer, url)
 
 
 def away(machine, server, url):
@@ -452,6 +454,25 @@ def away(machine, server, url):
     machine.umount()
     machine.mount(url)
     expect((machine.dir / "during").read_bytes() == content(2), "what was synced is not there")
+    machine.umount()
+    sound(machine, url)
+
+
+def away_with_errors(machine, server, url):
+    """The server is away, and `offline=eio` asks for errors: no sync says yes, and nothing older is lost."""
+    machine.espalier("mkfs", "--size", "4G", url)
+    machine.mount(url, "-o", "offline=eio")
+    write_synced(machine.dir / "before", content(1))
+    server.stop()
+    try:
+        write_synced(machine.dir / "during", content(2))
+        raise Failure("a sync returned while the server was away")
+    except OSError as error:
+        expect(error.errno in (errno.EIO, errno.EROFS), f"it failed with {error}")
+    machine.kill()
+    server.start()
+    machine.mount(url, "--take-over")
+    expect((machine.dir / "before").read_bytes() == content(1), "what was synced is not there")
     machine.umount()
     sound(machine, url)
 
@@ -504,6 +525,21 @@ def refused_for_races(machine, url):
     machine.refused("mkfs", "--size", "1G", url, because="does not honour the condition")
 
 
+def refused_to_writers(machine, url, folder):
+    """The objects of a good store, on such a server: it is read, and never written."""
+    made = f"file://{machine.base}/made"
+    machine.espalier("mkfs", "--size", "1G", made)
+    machine.mount(made)
+    write_synced(machine.dir / "file", content(1))
+    machine.umount()
+    shutil.copytree(machine.base / "made", folder)
+    for options in ([], ["--take-over"]):
+        machine.refused("mount", *options, url, machine.dir, because="does not honour the condition")
+    machine.mount(url, "-o", "ro")
+    expect((machine.dir / "file").read_bytes() == content(1), "the file is not what was synced")
+    machine.umount()
+
+
 @contextlib.contextmanager
 def namespace(host, guest):
     """A network of its own, which reaches this one's address `host` from `guest`."""
@@ -534,21 +570,42 @@ def on_versitygw(program, base, step):
             urls = server.url("races"), server.url("races") + "&region=" + REGION
             step("versitygw: races", races, (first, second), urls)
             step("versitygw: away", away, first, server, server.url("away"))
+            step("versitygw: away, errors", away_with_errors, first, server, server.url("errors"))
             step("versitygw: journal", journal, first, server, server.url("journal"))
             step("versitygw: fsx, pjdfstest", suites, first, server.url("suites"), base)
         finally:
             for machine in (first, second):
+                machine.clean_up()
+    followed = base / "followed"
+    followed.mkdir()
+    with Versitygw(followed, "localhost") as server:
+        server.make_bucket()
+        writer = Machine(program, followed, "writer")
+        readers = [Machine(program, followed, f"reader{number}") for number in range(READERS)]
+        try:
+            url = server.url("followed")
+            # A name of the host has as many names as there are ways to write it.
+            names = [url.replace("localhost", "".join(
+                letter.upper() if number >> place & 1 else letter for place, letter in enumerate("localhost")))
+                for number in range(1, READERS + 1)]
+            step("versitygw: ten readers follow", followers, writer, readers, url, names)
+        finally:
+            for machine in (writer, *readers):
                 machine.clean_up()
 
 
 def on_moto(program, base, step):
     with Moto(base) as server:
         server.make_bucket()
-        machine = Machine(program, base, "with-moto")
+        first, second = (Machine(program, base, f"moto-{name}") for name in ("first", "second"))
         try:
-            step("moto: a tree, deaths", tree_and_deaths, machine, server.url("deaths"))
+            step("moto: a tree, deaths", tree_and_deaths, first, server.url("deaths"))
+            step("moto: a second machine", second_machine, first, second, server.url("second"))
+            urls = server.url("races"), server.url("races").replace(server.host, "localhost")
+            step("moto: races", races, (first, second), urls)
         finally:
-            machine.clean_up()
+            for machine in (first, second):
+                machine.clean_up()
 
 
 def on_azurite(program, base, step):
@@ -569,7 +626,11 @@ def on_directory(program, base, step):
     writer = Machine(program, base, "writer")
     readers = [Machine(program, base, f"reader{number}") for number in range(READERS)]
     try:
-        step("directory: ten readers follow", followers, writer, readers, store)
+        names = [machine.base / "store" for machine in readers]
+        for name in names:
+            name.symlink_to(store)
+        urls = [f"file://{name}" for name in names]
+        step("directory: ten readers follow", followers, writer, readers, f"file://{store}", urls)
     finally:
         for machine in (writer, *readers):
             machine.clean_up()
@@ -579,7 +640,12 @@ def on_s3s_fs(program, base, step):
     with S3sFs(base) as server:
         server.make_bucket()
         machine = Machine(program, base, "with-s3s")
-        step("s3s-fs: refused", refused_for_races, machine, server.url("refused"))
+        try:
+            step("s3s-fs: refused", refused_for_races, machine, server.url("refused"))
+            folder = server.base / BUCKET / "copied"
+            step("s3s-fs: not written", refused_to_writers, machine, server.url("copied"), folder)
+        finally:
+            machine.clean_up()
 
 
 def main():
