@@ -57,7 +57,7 @@ pub(crate) enum BenchSuite {
     ///
     /// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is
     /// than the fastest of the others.
-    Suite(SuiteOptions),
+    Suite(Box<SuiteOptions>),
 }
 
 #[cfg(feature = "suites")]
