@@ -161,7 +161,7 @@ impl Contender {
         if let Kind::Espalier { program, .. } | Kind::Bound { program } = &kind {
             ensure!(
                 program.exists(),
-                "{} is not there: build it with cargo build --release, or leave espalier out of --contenders",
+                "there is no program {}; name one with --espalier, --before or --bound",
                 program.display()
             );
         }

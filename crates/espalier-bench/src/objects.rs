@@ -19,10 +19,10 @@ mod proxy;
 mod readers;
 mod server;
 
-use crate::options::Options;
+use crate::options::{Options, chosen};
 use crate::steps::Setting;
 use crate::system::{self, Undo};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bench::{Bench, PLAIN};
 use contender::Contender;
 use figures::Figures;
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
     system::require_root()?;
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("{} cannot be made", options.dir.display()))?;
-    let chosen = choose(&options.steps)?;
+    let chosen = chosen(names(), &options.steps)?;
     let mut figures = Figures::default();
     if chosen.contains(&OVERWRITES) {
         overwrites::overwrites(options, &mut figures)?;
@@ -116,13 +116,7 @@ fn one_round(
     Ok(())
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static str>> {
-    let known: Vec<&str> = PARTS.iter().map(|part| part.name).chain([OVERWRITES]).collect();
-    if names.iter().any(|name| name == "all") {
-        return Ok(known);
-    }
-    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
-        bail!("'{unknown}' is no part; there are all, {}", known.join(", "));
-    }
-    Ok(known.into_iter().filter(|part| names.iter().any(|name| name == part)).collect())
+/// What there is to choose from.
+pub(crate) fn names() -> Vec<&'static str> {
+    PARTS.iter().map(|part| part.name).chain([OVERWRITES]).collect()
 }

@@ -1,7 +1,7 @@
 //! The command line of the suites.
 
 use crate::contender::{BEFORE, BOUND, Setup, is_bound};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
@@ -26,12 +26,17 @@ pub(crate) enum Suite {
 const CONTENDERS: [&str; 4] = ["ext4", "xfs", "btrfs", "espalier"];
 const OBJECT_CONTENDERS: [&str; 5] = ["espalier", "espalier+journal", "juicefs", "rclone", "s3fs"];
 
+/// What may stand in front of a plus sign.
+const KINDS: [&str; 6] = ["ext4", "xfs", "btrfs", "espalier", BEFORE, BOUND];
+const OBJECT_KINDS: [&str; 5] = ["espalier", "before", "juicefs", "rclone", "s3fs"];
+/// Every step.
+const ALL: &str = "all";
+
 /// Under which user the commands of the suite on workspaces run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum User {
-    /// Root
     Root,
-    /// An ordinary user
+    /// An ordinary one
     User,
 }
 
@@ -42,120 +47,139 @@ pub struct Options {
     /// Which suite
     #[arg(value_enum, default_value = "files")]
     pub(crate) suite: Suite,
-    /// The file systems that are compared: ext4, xfs, btrfs, espalier (these by default); mount
-    /// options follow a plus sign (espalier+writeback). In object stores: espalier,
-    /// espalier+journal, espalier+disk_cache, before, juicefs, rclone, s3fs
-    #[arg(long, value_delimiter = ',')]
+    /// What is compared: ext4, xfs, btrfs and espalier by default; mount options follow a plus sign
+    /// (espalier+writeback). In object stores espalier, espalier+journal, juicefs, rclone and s3fs
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) contenders: Vec<String>,
-    /// Which steps of the suite, in the fixed order; `--steps help` lists them
-    #[arg(long, value_delimiter = ',', default_value = "all")]
+    /// Which steps of the suite, in the fixed order; `help` lists them
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "all")]
     pub(crate) steps: Vec<String>,
     /// How often everything is repeated on fresh file systems
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) rounds: usize,
+    /// Small sizes and one round: a check that everything runs, not a measurement
+    #[arg(long)]
+    quick: bool,
     /// Where the images, mount points and results lie
-    #[arg(long, default_value = "bench-out")]
+    #[arg(long, value_name = "DIR", default_value = "bench-out")]
     pub(crate) dir: PathBuf,
+    /// Where to write the figures as JSON (default: results.json in --dir)
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
     /// Size of each loop device
-    #[arg(long, default_value = "10G", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
     pub(crate) device_size: u64,
-    /// Size of the file for sequential and random access
-    #[arg(long, default_value = "2G", value_parser = parse_size)]
-    pub(crate) file_size: u64,
-    /// How many random overwrites
-    #[arg(long, default_value_t = 262_144)]
-    pub(crate) overwrites: u64,
-    /// How many random reads of 4 KiB
-    #[arg(long, default_value_t = 32_768)]
-    pub(crate) reads: u64,
-    /// How many files of 200 bytes
-    #[arg(long, default_value_t = 200_000)]
-    pub(crate) small_files: u64,
-    /// How many appends of 4 KiB, each with an fsync
-    #[arg(long, default_value_t = 4_000)]
-    pub(crate) appends: u64,
     /// The source tree: a tar archive, plain or .xz
-    #[arg(long, default_value = "/usr/src/linux-source-6.1.tar.xz")]
+    #[arg(long, value_name = "FILE", default_value = "/usr/src/linux-source-6.1.tar.xz")]
     pub(crate) tree: PathBuf,
     /// Use only the first bytes of the tree (0: all)
-    #[arg(long, default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     pub(crate) tree_bytes: u64,
     /// The espalier program that takes part (default: this one)
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) espalier: Option<PathBuf>,
     /// Another build of it, which takes part as `espalier@before`: what a change did, measured by
     /// turns in one run
-    #[arg(long, value_name = "ESPALIER")]
+    #[arg(long, value_name = "PROGRAM")]
     pub(crate) before: Option<PathBuf>,
-    /// The example `bound` of espalier-fuse, a server that does only what none can do without,
-    /// which takes part as `bound` (`bound+transport=classic`: over /dev/fuse)
+    /// A server that does only what none can do without, which takes part as `bound`
+    /// (`bound+transport=classic`: over /dev/fuse); built from the sources, as the example `bound`
+    /// of espalier-fuse
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) bound: Option<PathBuf>,
     /// Espalier's memory budget
-    #[arg(long, default_value = "2G", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
     /// How much memory is touched before each step on files, so that no step waits for what the
     /// host of a virtual machine took back
-    #[arg(long, default_value = "4G", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
-    /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees,
-    /// on workspaces, on paths and of curves
-    #[arg(long, default_value_t = 1)]
+    /// Divides the numbers of links, clones, snapshots, files and rounds (not in `files` and
+    /// `objects`)
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) scale: usize,
-    /// How many files of 4 KiB the suite on paths works on
-    #[arg(long, default_value_t = 1_000_000)]
+    /// Size of the file for sequential and random access
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size, help_heading = OF_FILES)]
+    pub(crate) file_size: u64,
+    /// How many random overwrites
+    #[arg(long, value_name = "N", default_value_t = 262_144, help_heading = OF_FILES)]
+    pub(crate) overwrites: u64,
+    /// How many random reads of 4 KiB
+    #[arg(long, value_name = "N", default_value_t = 32_768, help_heading = OF_FILES)]
+    pub(crate) reads: u64,
+    /// How many files of 200 bytes
+    #[arg(long, value_name = "N", default_value_t = 200_000, help_heading = OF_FILES)]
+    pub(crate) small_files: u64,
+    /// How many appends of 4 KiB, each with an fsync
+    #[arg(long, value_name = "N", default_value_t = 4_000, help_heading = OF_FILES)]
+    pub(crate) appends: u64,
+    /// How many files of 4 KiB there are
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, help_heading = OF_PATHS)]
     pub(crate) files: usize,
-    /// The numbers of clients at a time in the suite on paths
-    #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
+    /// The numbers of clients at a time
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "1,4,16", help_heading = OF_PATHS)]
     pub(crate) clients: Vec<usize>,
-    /// How many entries the tree of the suite on workspaces has, about
-    #[arg(long, default_value_t = 200_000)]
+    /// How many entries the tree has, about
+    #[arg(long, value_name = "N", default_value_t = 200_000, help_heading = OF_WORKSPACES)]
     pub(crate) entries: usize,
-    /// The suite on workspaces measures all with one live workspace, and again with so many
-    #[arg(long, default_value_t = 1)]
+    /// Everything is measured with one live workspace, and again with so many
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = OF_WORKSPACES)]
     pub(crate) live: usize,
-    /// Milliseconds that each request to an object store is made to wait; everything is measured
-    /// with each
-    #[arg(long, value_delimiter = ',', default_value = "0,10,50")]
-    pub(crate) delays: Vec<u64>,
-    /// The users whose commands the suite on workspaces measures
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "root,user")]
+    /// The users whose commands are measured
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "LIST",
+        default_value = "root,user",
+        hide_possible_values = true,
+        help_heading = OF_WORKSPACES
+    )]
     pub(crate) users: Vec<User>,
-    /// Where to write the figures as JSON (default: results.json in --dir)
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// One round with small sizes: a check that everything runs, not a measurement
-    #[arg(long)]
-    quick: bool,
+    /// Milliseconds that each request is made to wait; everything is measured with each
+    #[arg(long, value_delimiter = ',', value_name = "LIST", default_value = "0,10,50", help_heading = OF_OBJECTS)]
+    pub(crate) delays: Vec<u64>,
 }
 
+const OF_FILES: &str = "Options of files and objects";
+const OF_PATHS: &str = "Options of paths";
+const OF_WORKSPACES: &str = "Options of workspaces";
+const OF_OBJECTS: &str = "Options of objects";
+
+// One line for each: manual pages are made of them.
 const EXAMPLES: &str = "Examples:
-  espalier bench suite                                        everything, three rounds
-  espalier bench suite --quick                                a minute, small sizes
-  espalier bench suite subtrees --contenders xfs,btrfs,espalier --device-size 12G
-                                                        clones, renames and removals of trees
-  espalier bench suite --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5
-  espalier bench suite --contenders espalier --before OLD/espalier --steps unpack --rounds 5
-                                                        what changed between two builds
-  espalier bench suite --contenders ext4,espalier,espalier+transport=classic,bound,bound+transport=classic \
-    --bound target/release/examples/bound               both transports, each beside its bound
-  espalier bench suite curves --steps creation,ageing --device-size 12G
-                                                        a million files; a hundred pulls by git
-  espalier bench suite workspaces --live 10000                workspaces, one live and ten thousand
-  espalier bench suite objects --file-size 512M --tree-bytes 200M
-                                                        in an object store that is 0, 10 and 50 ms
-                                                        away
-  espalier bench suite paths --rounds 1                       full paths and many files at once
-  espalier bench suite paths --quick --clients 1 --steps files
-                                                        a minute: a check that it runs
-  espalier bench suite workspaces --quick --entries 5000 --live 10
-                                                        some seconds: a check that it runs";
+  espalier bench suite                                  all of files, three rounds
+  espalier bench suite --quick                          a minute, to see that it runs
+  espalier bench suite --steps grep_cold,rm_rf --rounds 5
+  espalier bench suite --contenders espalier,espalier+transport=classic
+  espalier bench suite --contenders espalier --before OLD --steps unpack
+  espalier bench suite subtrees --device-size 12G       clones, renames and removals of trees
+  espalier bench suite curves --steps creation,ageing   a million files; a hundred pulls by git
+  espalier bench suite workspaces --live 10000          workspaces, one live and ten thousand
+  espalier bench suite objects --tree-bytes 200M        object stores 0, 10 and 50 ms away
+  espalier bench suite paths --rounds 1                 full paths and many files at once
+
+Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than the \
+fastest of the others. Without `objects`, everything is made on loop devices of one disk. Some steps \
+take fio, git, rsync, tar and the mkfs programs; all is removed again but the results.";
+
+/// The steps of a suite that are asked for, in their order.
+///
+/// # Errors
+/// One of them does not exist.
+pub(crate) fn chosen(known: Vec<&'static str>, asked: &[String]) -> Result<Vec<&'static str>> {
+    if let Some(unknown) = asked.iter().find(|name| *name != ALL && !known.contains(&name.as_str())) {
+        bail!("'{unknown}' is no step of this suite; there are {ALL}, {}", known.join(", "));
+    }
+    let is_asked = |name: &&str| asked.iter().any(|asked| asked == ALL || asked == name);
+    Ok(known.into_iter().filter(is_asked).collect())
+}
 
 impl Options {
     /// Applies `--quick`, `--before` and `--bound`.
     ///
     /// # Errors
-    /// This program cannot be found.
+    /// This program cannot be found; a contender that does not exist; no rounds.
     pub(crate) fn settle(mut self) -> Result<Self> {
         if self.espalier.is_none() {
             self.espalier = Some(std::env::current_exe().context("this program cannot be found")?);
@@ -180,6 +204,12 @@ impl Options {
         {
             self.contenders.push(BOUND.into());
         }
+        let kinds: &[&str] = if self.suite == Suite::Objects { &OBJECT_KINDS } else { &KINDS };
+        let is_known = |name: &&String| kinds.contains(&name.split('+').next().unwrap_or_default());
+        if let Some(unknown) = self.contenders.iter().find(|name| !is_known(name)) {
+            bail!("'{unknown}' is no contender; there are {}", kinds.join(", "));
+        }
+        ensure!(self.rounds > 0, "no rounds, no figures");
         if self.quick {
             let device = if self.suite == Suite::Workspaces { 1 << 30 } else { 2 << 30 };
             self.rounds = 1;
@@ -218,7 +248,7 @@ impl Options {
 
     /// Where the figures go.
     pub(crate) fn json(&self) -> PathBuf {
-        self.json.clone().unwrap_or_else(|| self.dir.join("results.json"))
+        self.results.clone().unwrap_or_else(|| self.dir.join("results.json"))
     }
 }
 

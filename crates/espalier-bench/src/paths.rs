@@ -23,10 +23,10 @@ mod system_calls;
 mod work;
 
 use crate::contender::{Contender, Setup};
-use crate::options::Options;
+use crate::options::{Options, chosen};
 use crate::system::{self, Undo};
 use crate::tree;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bench::Bench;
 use figures::Figures;
 use std::path::{Path, PathBuf};
@@ -100,13 +100,12 @@ fn unpacked(options: &Options, archive: &Path) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Part>> {
-    if names.iter().any(|name| name == "all") {
-        return Ok(PARTS.iter().collect());
-    }
-    if let Some(unknown) = names.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
-        let known: Vec<_> = PARTS.iter().map(|part| part.name).collect();
-        bail!("'{unknown}' is no part; there are all, {}", known.join(", "));
-    }
-    Ok(PARTS.iter().filter(|part| names.iter().any(|name| name == part.name)).collect())
+/// What there is to choose from.
+pub(crate) fn names() -> Vec<&'static str> {
+    PARTS.iter().map(|part| part.name).collect()
+}
+
+fn choose(asked: &[String]) -> Result<Vec<&'static Part>> {
+    let chosen = chosen(names(), asked)?;
+    Ok(PARTS.iter().filter(|part| chosen.contains(&part.name)).collect())
 }

@@ -6,7 +6,7 @@ pub(crate) mod small;
 pub(crate) mod trees;
 
 use crate::contender::Contender;
-use crate::options::Options;
+use crate::options::{Options, chosen};
 use crate::system::{self, make_durable};
 use crate::tree;
 use access::RandomReads;
@@ -225,23 +225,15 @@ pub(crate) struct Stage {
     ends_repository: bool,
 }
 
+/// What there is to choose from.
+pub(crate) fn names() -> Vec<&'static str> {
+    STAGES.iter().copied().flatten().map(|step| step.name).collect()
+}
+
 /// Picks the stages that contain the named steps, and what these need.
-pub(crate) fn stages(names: &[String]) -> Result<Vec<Stage>> {
-    let all: Vec<&Step> = STAGES.iter().copied().flatten().collect();
-    let mut wanted: Vec<&str> = Vec::new();
-    for name in names {
-        if name == "all" {
-            wanted.extend(all.iter().map(|step| step.name));
-            continue;
-        }
-        match all.iter().find(|step| step.name == name) {
-            Some(step) => wanted.extend(step.needs.iter().copied().chain([step.name])),
-            None => {
-                let known: Vec<_> = all.iter().map(|step| step.name).collect();
-                bail!("'{name}' is no step; there are all, {}", known.join(", "))
-            }
-        }
-    }
+pub(crate) fn stages(asked: &[String]) -> Result<Vec<Stage>> {
+    let named = chosen(names(), asked)?.into_iter().filter_map(named);
+    let wanted: Vec<&str> = named.flat_map(|step| step.needs.iter().copied().chain([step.name])).collect();
     let chosen = STAGES.iter().filter(|stage| stage.iter().any(|step| wanted.contains(&step.name)));
     let mut chosen: Vec<Stage> =
         chosen.map(|stage| Stage { steps: stage.to_vec(), ends_repository: false }).collect();

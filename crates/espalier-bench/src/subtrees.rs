@@ -14,10 +14,10 @@ mod rounds;
 mod snapshots;
 
 use crate::contender::Contender;
-use crate::options::Options;
+use crate::options::{Options, chosen};
 use crate::steps::Setting;
 use crate::system::{self, Undo};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bench::Bench;
 use figures::Figures;
 
@@ -83,13 +83,12 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
     Ok(())
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
-    if names.iter().any(|name| name == "all") {
-        return Ok(SCENARIOS.iter().collect());
-    }
-    if let Some(unknown) = names.iter().find(|name| SCENARIOS.iter().all(|s| s.name != **name)) {
-        let known: Vec<_> = SCENARIOS.iter().map(|s| s.name).collect();
-        bail!("'{unknown}' is no scenario; there are all, {}", known.join(", "));
-    }
-    Ok(SCENARIOS.iter().filter(|s| names.iter().any(|name| name == s.name)).collect())
+/// What there is to choose from.
+pub(crate) fn names() -> Vec<&'static str> {
+    SCENARIOS.iter().map(|s| s.name).collect()
+}
+
+fn choose(asked: &[String]) -> Result<Vec<&'static Scenario>> {
+    let chosen = chosen(names(), asked)?;
+    Ok(SCENARIOS.iter().filter(|s| chosen.contains(&s.name)).collect())
 }

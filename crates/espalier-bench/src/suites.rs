@@ -13,7 +13,7 @@ use crate::contender::Contender;
 use crate::curves;
 use crate::objects;
 pub use crate::options::Options;
-use crate::options::Suite;
+use crate::options::{Suite, chosen};
 use crate::paths;
 use crate::report::{Measure, Report};
 use crate::steps::{self, Setting, Stage};
@@ -23,13 +23,30 @@ use crate::workspaces;
 use anyhow::{Context, Result};
 use std::time::Instant;
 
+/// The step that lists the others.
+const HELP: &str = "help";
+
 /// Runs a suite. Blocks the termination signals, so it is for the main thread of a program that has
 /// no other.
 ///
 /// # Errors
-/// What cannot be made, mounted or run; a step that does not exist.
+/// What cannot be made, mounted or run; a step or contender that does not exist.
 pub fn run(options: &Options) -> Result<()> {
     let options = options.clone().settle()?;
+    let steps = match options.suite {
+        Suite::Files => steps::names(),
+        Suite::Subtrees => subtrees::names(),
+        Suite::Workspaces => workspaces::names(),
+        Suite::Curves => curves::names(),
+        Suite::Objects => objects::names(),
+        Suite::Paths => paths::names(),
+    };
+    if options.steps.iter().any(|step| step == HELP) {
+        println!("{}", steps.join("\n"));
+        return Ok(());
+    }
+    // Before anything is made.
+    chosen(steps, &options.steps)?;
     let undo = Undo::on_signals();
     let outcome = match options.suite {
         Suite::Files => files(&options, &undo),

@@ -14,7 +14,7 @@ const TAR_RECORD_BYTES: u64 = 512;
 pub(crate) fn prepare(options: &Options) -> Result<PathBuf> {
     ensure!(
         options.tree.exists(),
-        "{} is not there: install it with scripts/install-deps bench, or name another archive with --tree",
+        "{} is not there: install linux-source-6.1, or name another tar archive with --tree",
         options.tree.display()
     );
     let whole = options.dir.join("tree.tar");

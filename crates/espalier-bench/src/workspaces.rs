@@ -17,9 +17,9 @@ mod removal;
 mod tree;
 
 use crate::contender::Contender;
-use crate::options::{Options, User};
+use crate::options::{Options, User, chosen};
 use crate::system::{self, Undo};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bench::{Bench, Way};
 use column::Column;
 use figures::Figures;
@@ -136,13 +136,12 @@ fn all(bench: &mut Bench<'_>, parts: &[&Part]) -> Result<()> {
     Ok(())
 }
 
-fn choose(names: &[String]) -> Result<Vec<&'static Part>> {
-    if names.iter().any(|name| name == "all") {
-        return Ok(PARTS.iter().collect());
-    }
-    if let Some(unknown) = names.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
-        let known: Vec<_> = PARTS.iter().map(|part| part.name).collect();
-        bail!("'{unknown}' is no part; there are all, {}", known.join(", "));
-    }
-    Ok(PARTS.iter().filter(|part| names.iter().any(|name| name == part.name)).collect())
+/// What there is to choose from.
+pub(crate) fn names() -> Vec<&'static str> {
+    PARTS.iter().map(|part| part.name).collect()
+}
+
+fn choose(asked: &[String]) -> Result<Vec<&'static Part>> {
+    let chosen = chosen(names(), asked)?;
+    Ok(PARTS.iter().filter(|part| chosen.contains(&part.name)).collect())
 }

@@ -252,8 +252,18 @@ pub(crate) fn is_url(path: &Path) -> bool {
 /// # Errors
 /// If the location is not complete.
 pub(crate) fn bucket(location: &Location, create: bool) -> Result<Arc<RemoteBucket>> {
+    if let Location::Directory(path) = location
+        && !create
+        && !path.exists()
+    {
+        return Err(no_store(location));
+    }
     let bucket = RemoteBucket::open(location, create);
     bucket.map(Arc::new).map_err(|failure| anyhow!("{location}: {failure}"))
+}
+
+fn no_store(location: &Location) -> anyhow::Error {
+    anyhow!("{location}: there is no store; make one with espalier mkfs --size 100G URL")
 }
 
 /// Opens the device of an object store.
@@ -270,9 +280,7 @@ pub(crate) fn open_object(
     let opening = Instant::now();
     let device = ObjectDevice::open(bucket, environment, access, options.open()?);
     let device = device.map_err(|error| match error.kind {
-        ErrorKind::NotFound => {
-            anyhow!("{location}: there is no store; make one with espalier mkfs --size 100G URL")
-        }
+        ErrorKind::NotFound => no_store(location),
         _ => anyhow!(error),
     });
     let device = device.with_context(|| format!("{location} cannot be opened"))?;

@@ -169,6 +169,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Diff(args) => ("diff", diff::run(args).map(done)),
         Command::Du(args) => ("du", diff::du(args).map(done)),
         Command::Quota(args) => ("quota", quota::run(args).map(done)),
+        Command::Bench(args) if args.suite.is_some() => ("bench suite", bench::run(args).map(done)),
         Command::Bench(args) => ("bench", bench::run(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
         Command::Unit(args) => ("unit", systemd_unit::run(args).map(done)),

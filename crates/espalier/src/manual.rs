@@ -24,8 +24,10 @@ const WRITTEN: [(&str, &str, &str); 7] = [
     ("fsck.espalier", "8", include_str!("manual/fsck.espalier.8")),
 ];
 
-/// Other names of written pages: the page itself, and the name.
-const ALIASES: [(&str, &str); 3] = [
+/// Other names of pages: the page itself, and the name.
+const ALIASES: [(&str, &str); 5] = [
+    ("espalier-resize", "espalier-grow"),
+    ("espalier-workspace", "espalier-ws"),
     ("mount.espalier", "mount.fuse.espalier"),
     ("umount.espalier", "umount.fuse.espalier"),
     ("umount.espalier", "umount.fuseblk.espalier"),

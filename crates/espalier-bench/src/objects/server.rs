@@ -75,7 +75,10 @@ impl Server {
         command.env("ROOT_ACCESS_KEY", ACCESS_KEY).env("ROOT_SECRET_KEY", SECRET_KEY);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().with_context(|| {
-            format!("{} cannot be run: scripts/install-deps objects installs it", program.display())
+            format!(
+                "{} cannot be run: scripts/install-deps objects of the sources installs it",
+                program.display()
+            )
         })?;
         let child = Arc::new(Mutex::new(child));
         undo.push({

@@ -22,14 +22,14 @@ pub(crate) struct Bench {
     /// Directories to compare; nothing is made or mounted, and no rights are needed
     #[arg(value_name = "DIR")]
     pub(crate) dirs: Vec<PathBuf>,
-    /// File systems to make otherwise: ext4, xfs, btrfs, espalier; mount options follow a plus sign
-    /// (default: those that this machine can make)
+    /// File systems to make if no directories are named: ext4, xfs, btrfs, espalier; mount options
+    /// follow a plus sign (default: those that this machine can make)
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "dirs")]
     pub(crate) contenders: Vec<String>,
     /// Make them on this block device, one after the other
     #[arg(long, value_name = "DEV", conflicts_with = "dirs", requires = "force")]
     pub(crate) device: Option<PathBuf>,
-    /// What is on the device may be lost
+    /// Write over what is on the device
     #[arg(long)]
     pub(crate) force: bool,
     /// Twenty rounds with large sizes: two hours or more, and 12 GiB for each file system
@@ -44,7 +44,7 @@ pub(crate) struct Bench {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write a page with tables and pictures, too
+    /// Also write a page with tables and pictures
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     #[command(subcommand)]
@@ -53,10 +53,7 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchSuite {
-    /// Do longer, real work on loop devices of one disk, as root
-    ///
-    /// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is
-    /// than the fastest of the others.
+    /// Measure longer, real work, as root
     Suite(Box<SuiteOptions>),
 }
 

@@ -37,6 +37,25 @@ const HEADINGS: &[(&str, &[&str])] = &[
         &["are for object stores, not for images", "mount option", "there is no room for it"],
     ),
     ("bench.rs", &["all that is on the device would be lost", "this program is without suites"]),
+    ("espalier-bench/compare.rs", &["no rounds, no figures", "needs root", "have to be free"]),
+    ("espalier-bench/compare/plan.rs", &["is no block device", "cannot be had alone", "are needed"]),
+    ("espalier-bench/compare/site.rs", &["have to be free", "if an earlier run left it"]),
+    (
+        "espalier-bench/contender.rs",
+        &["is no contender", "is the program that", "there is no program", "does not do direct I/O"],
+    ),
+    (
+        "espalier-bench/options.rs",
+        &[
+            "is no contender",
+            "is no step of this suite",
+            "no rounds, no figures",
+            "is no size",
+            "is too large",
+        ],
+    ),
+    ("espalier-bench/system.rs", &["need root"]),
+    ("espalier-bench/tree.rs", &["name another tar archive"]),
     (
         "change.rs",
         &[
@@ -331,6 +350,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("archive/acl_text.rs", "is no permission", "stands behind 'is no entry of an access control list'"),
     ("archive/acl_text.rs", "there is no", "stands behind 'is no entry of an access control list'"),
     ("archive/reader.rs", "the archive cannot be read", "the reason follows, as behind 'cannot be'"),
+    ("espalier-bench/", "", "a step of the benchmark went wrong, and says what a program or the system said"),
     ("files/", "is told wrong", "internal: a list of extents that no file system gives"),
     ("files/system.rs", "(os error", "no message, but where one of the system ends"),
     ("image.rs", "restore it from a backup", "advice behind the heading 'is damaged'"),
@@ -358,17 +378,23 @@ fn headings(page: &str) -> BTreeSet<String> {
     bold.map(|words| words.replace("\\-", "-").replace("\\(aq", "'")).collect()
 }
 
-/// The sources of the program, but for tests, with their names.
+/// The sources of the program and of its benchmarks, but for tests, with their names.
 fn sources() -> Vec<(String, String)> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut waiting, mut sources) = (vec![top.clone()], Vec::new());
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let benchmarks = below(&top.join("../espalier-bench/src")).into_iter();
+    let benchmarks = benchmarks.map(|(name, source)| (format!("espalier-bench/{name}"), source));
+    below(&top.join("src")).into_iter().chain(benchmarks).collect()
+}
+
+fn below(top: &Path) -> Vec<(String, String)> {
+    let (mut waiting, mut sources) = (vec![top.to_owned()], Vec::new());
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 waiting.push(path);
             } else if path.extension().is_some_and(|kind| kind == "rs") {
-                let name = path.strip_prefix(&top).unwrap().to_str().unwrap().to_owned();
+                let name = path.strip_prefix(top).unwrap().to_str().unwrap().to_owned();
                 sources.push((name, fs::read_to_string(&path).unwrap()));
             }
         }
