@@ -243,6 +243,13 @@ fn sections_for_object_stores_have_the_words_of_their_messages() {
         ("../disk_cache", "is too small; at least"),
         ("../disk_cache", "has this disk cache in use"),
         ("../bucket/remote", "no reply to"),
+        ("../bucket/services", "name the storage account"),
+        ("../bucket/url", "endpoint is http://HOST:PORT"),
+        ("open", "a device has 4 KiB to 16 TiB"),
+        ("probe", "tells no versions of objects"),
+        ("inner", "it has named as many objects as one mount may"),
+        ("claim", "may not have reached the store"),
+        ("../journal", "was synced and cannot be read"),
     ] {
         let path = format!("{}/../espalier-object/src/device/{file}.rs", env!("CARGO_MANIFEST_DIR"));
         assert!(fs::read_to_string(path).unwrap().contains(said), "{file}: {said}");
