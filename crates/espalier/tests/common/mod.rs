@@ -221,7 +221,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let is_mounted = || {
             let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-            mounts.contains(&*self.dir.to_string_lossy())
+            let dir = self.dir.to_string_lossy();
+            mounts.lines().any(|line| line.split(' ').nth(1) == Some(&*dir))
         };
         if is_mounted() {
             let _ = self.umount();

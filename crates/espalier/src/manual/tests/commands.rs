@@ -56,6 +56,45 @@ const HEADINGS: &[(&str, &[&str])] = &[
     ),
     ("espalier-bench/system.rs", &["need root"]),
     ("espalier-bench/tree.rs", &["name another tar archive"]),
+    ("espalier-object/bucket.rs", &["is not what Espalier has put there"]),
+    (
+        "espalier-object/bucket/remote.rs",
+        &["no reply to", "which is more than this program takes into memory"],
+    ),
+    ("espalier-object/bucket/services.rs", &["this program was built without"]),
+    (
+        "espalier-object/bucket/url.rs",
+        &[
+            "a store is",
+            "a directory is written file:///PATH",
+            "is missing, or has characters that none has",
+            "may stand behind the question mark",
+            "endpoint is http://HOST:PORT",
+            "https://HOST/PATH with the host of a service",
+            "is a name of letters and digits",
+        ],
+    ),
+    (
+        "espalier-object/bucket/url/hosts.rs",
+        &["is no known host of an object store", "write the path without %XX"],
+    ),
+    (
+        "espalier-object/device/claim.rs",
+        &["has it open for writing", "it syncs so often", "may not have reached the store"],
+    ),
+    ("espalier-object/device/error.rs", &["was replaced"]),
+    ("espalier-object/device/line.rs", &["took the store over"]),
+    ("espalier-object/device/newer.rs", &["the store was deleted"]),
+    ("espalier-object/device/open.rs", &["a journal is for writing", "there is no store; make one"]),
+    (
+        "espalier-object/device/probe.rs",
+        &[
+            "does not honour the condition of a put",
+            "has no conditional puts",
+            "refuses a put whose condition holds",
+            "tells no versions of objects",
+        ],
+    ),
     (
         "change.rs",
         &[
@@ -351,6 +390,25 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("archive/acl_text.rs", "there is no", "stands behind 'is no entry of an access control list'"),
     ("archive/reader.rs", "the archive cannot be read", "the reason follows, as behind 'cannot be'"),
     ("espalier-bench/", "", "a step of the benchmark went wrong, and says what a program or the system said"),
+    ("espalier-object/bucket/", "thread", "internal, or the system has no thread, and says so"),
+    ("espalier-object/bucket/", "cannot make", "the reason of the system follows"),
+    ("espalier-object/bucket/directory.rs", "", "what the system says follows, or the root is read again"),
+    ("espalier-object/bucket/failures.rs", "", "what servers say, to be told apart"),
+    ("espalier-object/bucket/services.rs", "(feature ", "stands behind 'this program was built without'"),
+    ("espalier-object/bucket/services.rs", "is of another service", "internal: the caller has looked"),
+    ("espalier-object/device/check.rs", "", "damage, named with its object"),
+    ("espalier-object/device/journaled.rs", "", "damage, named with its journal"),
+    ("espalier-object/device/line.rs", "", "stands in front of 'took the store over'"),
+    ("espalier-object/device/probe.rs", "If-", "stands in 'does not honour the condition of a put'"),
+    ("espalier-object/device/probe.rs", "another reply", "internal: a client of the server that is wrong"),
+    ("espalier-object/device/read.rs", "", "damage, named with its object"),
+    ("espalier-object/device/tables.rs", "", "damage, named with its object"),
+    ("espalier-object/disk_cache.rs", "it is", "stands behind 'cannot be'"),
+    ("espalier-object/fetches.rs", "", "damage, named with its object, or internal"),
+    ("espalier-object/format/", "", "damage, named with its object"),
+    ("espalier-object/journal/record.rs", "", "damage, named with its journal"),
+    ("espalier-object/segment.rs", "", "the failure of the put is told before"),
+    ("espalier-object/simulated.rs", "", "for tests"),
     ("files/", "is told wrong", "internal: a list of extents that no file system gives"),
     ("files/system.rs", "(os error", "no message, but where one of the system ends"),
     ("image.rs", "restore it from a backup", "advice behind the heading 'is damaged'"),
@@ -378,12 +436,14 @@ fn headings(page: &str) -> BTreeSet<String> {
     bold.map(|words| words.replace("\\-", "-").replace("\\(aq", "'")).collect()
 }
 
-/// The sources of the program and of its benchmarks, but for tests, with their names.
+/// The sources of the program, of benchmarks and object stores, but for tests, with their names.
 fn sources() -> Vec<(String, String)> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR"));
     let benchmarks = below(&top.join("../espalier-bench/src")).into_iter();
     let benchmarks = benchmarks.map(|(name, source)| (format!("espalier-bench/{name}"), source));
-    below(&top.join("src")).into_iter().chain(benchmarks).collect()
+    let objects = below(&top.join("../espalier-object/src")).into_iter();
+    let objects = objects.map(|(name, source)| (format!("espalier-object/{name}"), source));
+    below(&top.join("src")).into_iter().chain(benchmarks).chain(objects).collect()
 }
 
 fn below(top: &Path) -> Vec<(String, String)> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// Calls that make an error of a text.
-const CALLS: [&str; 13] = [
+const CALLS: [&str; 14] = [
     "bail!(",
     "ensure!(",
     "anyhow!(",
@@ -14,6 +14,7 @@ const CALLS: [&str; 13] = [
     "ok_or_else(",
     "map_err(",
     "Error::new(",
+    "Failure::new(",
     "SourceFailed(",
     "fail(",
     "complain!(",
